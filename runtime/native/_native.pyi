@@ -135,7 +135,10 @@ class PullHeads:
         body_bytes: int,
     ) -> bytes: ...
 
+class Window: ...
+
 def read_plain(
+    window: Window,
     queue: Any,
     log: Any,
     at: int,

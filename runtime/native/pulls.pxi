@@ -16,17 +16,71 @@ cdef enum:
     GATHER_MAX = 1024  # records of one answer
     GAP_MAX = 8 << 10  # a read of its own costs as much as so many bytes more
     SPAN_MAX = 256 << 10
+    WINDOW_MAX = 512 << 10
 
 
-def read_plain(queue, log, int64_t at, int64_t looked_at, int count_max, int64_t bytes_max, codes):
+cdef class Window:
+    """What was read last of a log, kept for the pulls that follow: the queues of a topic lie in each other's
+    gaps, so that the bytes between the records of one are the records of the others.
+
+    Holds: [_low, _high) of the log lay below its end when it was read, and is the same while ``changes`` of
+    its directory is ``_changes``.
+    """
+
+    cdef uint8_t *_room
+    cdef bint _lent
+    cdef int64_t _low, _high, _changes
+
+    def __dealloc__(self):
+        free(self._room)
+
+    cdef bint lend(self, int64_t changes) noexcept:
+        """Whether it may be read through; not while another thread has it, or without memory."""
+        if self._lent:
+            return False
+        if self._room == NULL:
+            self._room = <uint8_t *>malloc(WINDOW_MAX)
+        if self._changes != changes:
+            self._low = self._high = 0
+            self._changes = changes
+        self._lent = self._room != NULL
+        return self._lent
+
+    cdef void give_back(self) noexcept:
+        self._lent = False
+
+    cdef const uint8_t *at(self, int descriptor, int64_t start, int64_t first, int64_t at, int64_t size) noexcept nogil:
+        """Where ``size`` bytes of the log from ``at`` on are, after what is not there was read; NULL: it cannot
+        be. ``start``: where the file of ``descriptor`` starts; ``first``: no earlier byte may be read."""
+        cdef int64_t end = at + size, missing
+        missing = end - self._high
+        if (self._low <= at <= self._high and end - self._low <= WINDOW_MAX
+                and (missing <= 0 or self._high >= start)):
+            if missing > 0:
+                if not _read(descriptor, self._room + (self._high - self._low), self._high - start, missing):
+                    return NULL
+                self._high = end
+            return self._room + (at - self._low)
+        # The next queue's first record may lie before this one's.
+        self._low = at - GAP_MAX if at - GAP_MAX > first else first
+        self._high = end
+        if not _read(descriptor, self._room, self._low - start, end - self._low):
+            self._low = self._high = 0
+            return NULL
+        return self._room + (at - self._low)
+
+
+def read_plain(Window window, queue, log, int64_t at, int64_t looked_at, int count_max, int64_t bytes_max, codes):
     """What a pull of a queue is given from queue offset ``at`` on, as ``store.flow.reading`` finds it: (records,
     how many, the queue offset behind the last entry looked at).
 
-    ``queue`` and ``log``: a ConsumeQueue and the CommitLog; ``looked_at``: so many entries at most; ``codes``: the
-    tags codes wanted, None for all. None: something is not plain, and Python's way has to look.
+    ``window``: of this log alone; ``queue`` and ``log``: a ConsumeQueue and the CommitLog; ``looked_at``: so many
+    entries at most; ``codes``: the tags codes wanted, None for all. None: something is not plain, and Python's
+    way has to look.
     """
     cdef uint8_t[ENTRY_BYTES * GATHER_MAX] room
-    cdef int64_t end = queue.max_offset, written = queue.written, count = looked_at, start, size, physical, low
+    cdef int64_t changes = log._dir.changes, end = queue.max_offset, written = queue.written, count = looked_at
+    cdef int64_t start, size, physical, low
     cdef int32_t queue_id = queue.queue_id
     cdef int descriptor
     cdef bint right
@@ -53,9 +107,9 @@ def read_plain(queue, log, int64_t at, int64_t looked_at, int count_max, int64_t
     if descriptor < 0:
         return None
     end, size = log.end, start + size
-    return _gather(descriptor, room, <Py_ssize_t>count, at, codes is None or at + count == <int64_t>queue.max_offset,
-                   queue_id, start, low if low > start else start, size if size < end else end,
-                   count_max, bytes_max, codes)
+    return _gather(window, changes, descriptor, room, <Py_ssize_t>count, at,
+                   codes is None or at + count == <int64_t>queue.max_offset, queue_id, start,
+                   low if low > start else start, size if size < end else end, count_max, bytes_max, codes)
 
 
 cdef int place(directory, int64_t at, int64_t *start, int64_t *size, int64_t *first) except -2:
@@ -91,13 +145,13 @@ def gather(int descriptor, const uint8_t[::1] entries, int64_t first, bint whole
     cdef Py_ssize_t n = entries.shape[0] // ENTRY_BYTES
     if n == 0:
         return None
-    return _gather(descriptor, &entries[0], n, first, whole, queue_id, span[0], span[1], span[2], count_max,
-                   bytes_max, codes)
+    return _gather(Window(), 0, descriptor, &entries[0], n, first, whole, queue_id, span[0], span[1], span[2],
+                   count_max, bytes_max, codes)
 
 
-cdef object _gather(int descriptor, const uint8_t *entries, Py_ssize_t n, int64_t first, bint whole,
-                    int32_t queue_id, int64_t start, int64_t low, int64_t high, int count_max, int64_t bytes_max,
-                    object codes):
+cdef object _gather(Window window, int64_t changes, int descriptor, const uint8_t *entries, Py_ssize_t n,
+                    int64_t first, bint whole, int32_t queue_id, int64_t start, int64_t low, int64_t high,
+                    int count_max, int64_t bytes_max, object codes):
     cdef Py_ssize_t i, total = 0
     cdef int64_t places[GATHER_MAX]
     cdef int32_t sizes[GATHER_MAX]
@@ -135,11 +189,11 @@ cdef object _gather(int descriptor, const uint8_t *entries, Py_ssize_t n, int64_
         return None
     cdef bytes records = PyBytes_FromStringAndSize(NULL, total)
     cdef uint8_t *p = <uint8_t *>PyBytes_AS_STRING(records)
-    cdef uint8_t *span_room = _lend()
-    cdef bint right
+    cdef bint right, lent = window.lend(changes)
     with nogil:
-        right = _fetch(descriptor, p, places, sizes, count, span_room)
-    _give_back(span_room)
+        right = _fetch(descriptor, p, places, sizes, count, window, lent, start, low)
+    if lent:
+        window.give_back()
     if not right:
         return None
     for i in range(count):
@@ -151,32 +205,13 @@ cdef object _gather(int descriptor, const uint8_t *entries, Py_ssize_t n, int64_
     return records, count, first + n
 
 
-cdef uint8_t *_room = NULL
-cdef bint _lent = False
-
-
-cdef uint8_t *_lend() noexcept:
-    """SPAN_MAX bytes, kept from call to call; NULL: another thread has them, or there is no memory."""
-    global _room, _lent
-    if _lent:
-        return NULL
-    if _room == NULL:
-        _room = <uint8_t *>malloc(SPAN_MAX)
-    _lent = _room != NULL
-    return _room
-
-
-cdef void _give_back(uint8_t *room) noexcept:
-    global _lent
-    if room != NULL:
-        _lent = False
-
-
 cdef bint _fetch(int descriptor, uint8_t *p, const int64_t *places, const int32_t *sizes, int count,
-                 uint8_t *room) noexcept nogil:
-    """Neighbours in one read; with ``room`` also those that are nearly. Whether all bytes came."""
+                 Window window, bint lent, int64_t start, int64_t first) noexcept nogil:
+    """Neighbours in one read; through a ``window`` that is lent also those that are nearly. Whether all bytes
+    came."""
     cdef int i = 0, j
     cdef int64_t end
+    cdef const uint8_t *span
     cdef bint packed
     while i < count:
         end = places[i] + sizes[i]
@@ -184,7 +219,7 @@ cdef bint _fetch(int descriptor, uint8_t *p, const int64_t *places, const int32_
         j = i + 1
         while j < count:
             if places[j] != end or not packed:
-                if (room == NULL or places[j] < end or places[j] - end > GAP_MAX
+                if (not lent or places[j] < end or places[j] - end > GAP_MAX
                         or places[j] + sizes[j] - places[i] > SPAN_MAX):
                     break
                 packed = packed and places[j] == end
@@ -194,17 +229,16 @@ cdef bint _fetch(int descriptor, uint8_t *p, const int64_t *places, const int32_
             if not _read(descriptor, p, places[i], end - places[i]):
                 return False
             p += end - places[i]
-        elif _read(descriptor, room, places[i], end - places[i]):
-            end = places[i]
-            for i in range(i, j):
-                memcpy(p, room + (places[i] - end), sizes[i])
-                p += sizes[i]
-        else:
-            # What nobody asked for may be what cannot be read.
-            for i in range(i, j):
-                if not _read(descriptor, p, places[i], sizes[i]):
-                    return False
-                p += sizes[i]
+            i = j
+            continue
+        span = window.at(descriptor, start, first, start + places[i], end - places[i])
+        end = places[i]
+        for i in range(i, j):
+            if span != NULL:
+                memcpy(p, span + (places[i] - end), sizes[i])
+            elif not _read(descriptor, p, places[i], sizes[i]):  # what nobody asked for may be what cannot be read
+                return False
+            p += sizes[i]
         i = j
     return True
 

@@ -8,6 +8,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass, replace
 from enum import Enum
+from functools import partial
 from typing import Final
 
 from model.errors import DiskError
@@ -150,7 +151,9 @@ class Reader:
         self._queues = files.queues
         self._index = files.index
         module = compiled()
-        self._read_plain = None if module is None else module.read_plain
+        self._read_plain: Callable[..., tuple[bytes, int, int] | None] | None = (
+            None if module is None else partial(module.read_plain, module.Window())
+        )
 
     def get(
         self,
@@ -199,10 +202,7 @@ class Reader:
         if self._read_plain is None or self._damage.ranges or queue.topic.startswith(LMQ_PREFIX):
             return None
         looked_at = _FILTERED_ENTRIES if wanted is not None else max_count
-        found: tuple[bytes, int, int] | None = self._read_plain(
-            queue, self._log, at, looked_at, max_count, max_bytes, wanted
-        )
-        return found
+        return self._read_plain(queue, self._log, at, looked_at, max_count, max_bytes, wanted)
 
     def _read(
         self,

@@ -15,6 +15,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from model.ids import PhysicalOffset
 from model.message import INNER_BATCH, encode_properties, java_hash
 from runtime import native
 from runtime.os_env import OsEnv
@@ -97,7 +98,7 @@ def _spoil(store: MessageStore, chance: random.Random, *, ledger: bool) -> None:
     index = chance.randrange(queue.min_offset, queue.max_offset)
     offset, size, tags_code = queue.entry(index) or (0, 0, 0)
     what = chance.randrange(4)
-    segment = store.log._dir.at(offset)
+    log, place = store.log, offset + chance.choice([0, 12, 20, 24, 28, 32, 60])
     if what == 0:
         odd = [0, 1, -1, -offset, 1 << 40, store.log.end, -(1 << 63), (1 << 63) - 1]
         sizes = [0, -1, 89, 90, size + 1, 1 << 20, PRE_BLANK_SIZE, -(1 << 31)]
@@ -106,10 +107,8 @@ def _spoil(store: MessageStore, chance: random.Random, *, ledger: bool) -> None:
         )
     elif what == 1 and index + 1 < queue.max_offset:
         queue.patch(index, *(queue.entry(index + 1) or (0, 0, 0)))  # it names the one behind it
-    elif what == 2 and segment is not None and size != PRE_BLANK_SIZE:
-        segment.write(
-            chance.randbytes(4), offset - segment.start + chance.choice([0, 12, 20, 24, 28, 32, 60])
-        )
+    elif what == 2 and log.min_offset <= offset < place + 4 <= log.end and size != PRE_BLANK_SIZE:
+        log.overwrite(place, chance.randbytes(4))
     elif ledger and size != PRE_BLANK_SIZE:
         store.damage.note([DamagedRange(offset, offset + size, "torn")])
 
@@ -186,13 +185,78 @@ async def test_an_entry_whose_record_is_not_there_is_left_to_pythons_way(tmp_pat
         if what == "entry":
             queue.patch(1, offset + 1, size, tags_code)
         else:
-            segment = store.log._dir.at(offset)
-            assert segment is not None
-            segment.write(b"\0\0\0\x09", offset + 12)  # it says that it is of another queue
+            store.log.overwrite(offset + 12, b"\0\0\0\x09")  # it says that it is of another queue
         assert store.reader._gather(queue, 0, 32, 1 << 20, None) is None
         assert store.reader._gather(queue, 0, 1, 1 << 20, None) is not None
     finally:
         await store.close()
+
+
+def put_in_turn(store: MessageStore, chance: random.Random, count: int) -> None:
+    """Messages of one size over three queues, whose records lie in each other's gaps."""
+    for number in range(count):
+        store.put(message(chance.randbytes(200).hex(), queue_id=number % 3))
+    store.confirm(store.log.end)
+
+
+@pytest.mark.parametrize("segment_bytes", [8192, 1 << 20])
+@pytest.mark.parametrize("seed", range(4))
+async def test_what_was_read_before_is_not_given_for_what_was_written_since(
+    tmp_path: Path, seed: int, segment_bytes: int
+) -> None:
+    """The log is cut or emptied and other records of the same size take the places, or bytes in it are
+    overwritten."""
+    chance = random.Random(seed)
+    # Nothing syncs the queues meanwhile, which a reset removes.
+    store = await opened_at(tmp_path, segment_bytes=segment_bytes, flush_queue_interval_ms=3_600_000)
+    reader, read_plain = store.reader, store.reader._read_plain
+    seen = set[object]()
+    try:
+        for _ in range(12):
+            put_in_turn(store, chance, 60)
+            await store.caught_up()
+            for queue_id in chance.sample(range(3), 3) * 2:
+                most = store.max_queue_offset("T", queue_id)
+                asked = ("T", queue_id, chance.randrange(max(0, most - 40), most), 32, 1 << 20, None)
+                outcomes = []
+                for way in (read_plain, None):
+                    reader._read_plain = way
+                    outcomes.append(said(reader.get(*asked)))
+                assert outcomes[0] == outcomes[1], asked
+                seen.add(outcomes[0][-1])
+            queue = reader._queues.get("T", chance.randrange(3))
+            assert queue is not None
+            offset, size, _ = queue.entry(queue.max_offset - chance.randrange(1, 15)) or (0, 0, 0)
+            what = chance.randrange(5)
+            if what == 0:
+                store.reset()
+            elif what < 3:
+                store.truncate(PhysicalOffset(offset))
+            else:
+                store.log.overwrite(offset + size - 100, chance.randbytes(20).hex().encode())
+        assert len(seen) > 30
+    finally:
+        await store.close()
+
+
+@pytest.mark.skipif(not Path("/proc/self/io").exists(), reason="Linux tells how much was read")
+async def test_the_queues_of_one_topic_are_read_once(tmp_path: Path) -> None:
+    store = await opened_at(tmp_path)
+    try:
+        put_in_turn(store, random.Random(7), 300)
+        await store.caught_up()
+        asked = [("T", queue_id, at, 20, 1 << 20, None) for at in range(0, 100, 20) for queue_id in (1, 0, 2)]
+        before = _read_bytes()
+        for one in asked:
+            assert store.reader.get(*one).count == 20
+        took = _read_bytes() - before
+        assert took < 1.2 * store.log.end, "not once for each of three queues"
+    finally:
+        await store.close()
+
+
+def _read_bytes() -> int:
+    return int(Path("/proc/self/io").read_text().split()[1])
 
 
 def _record(at: int, index: int) -> bytes:
@@ -240,7 +304,9 @@ class _Moving:
 
 
 def _directory(file: object, segment_bytes: int) -> SimpleNamespace:
-    return SimpleNamespace(segments=[SimpleNamespace(start=0, _file=file)], segment_bytes=segment_bytes)
+    return SimpleNamespace(
+        segments=[SimpleNamespace(start=0, _file=file)], segment_bytes=segment_bytes, changes=0
+    )
 
 
 def _queue(buffer: bytearray, written: int, max_offset: int, directory: object = None) -> SimpleNamespace:
@@ -256,7 +322,7 @@ def test_the_buffer_of_a_queue_may_change_while_its_entries_are_gathered(tmp_pat
     descriptor = os.open(tmp_path / "log", os.O_RDONLY)
     log = SimpleNamespace(_dir=_directory(_Moving(descriptor, buffer), 4096), end=30 * 120)
     try:
-        found = module.read_plain(_queue(buffer, 0, 30), log, 0, 32, 32, 1 << 20, None)
+        found = module.read_plain(module.Window(), _queue(buffer, 0, 30), log, 0, 32, 32, 1 << 20, None)
     finally:
         os.close(descriptor)
     assert found == (b"".join(records), 30, 30)
@@ -284,7 +350,7 @@ def test_other_threads_run_while_entries_are_read(tmp_path: Path) -> None:
         gate.release()
         until_s = time.monotonic() + 20
         while not ran and time.monotonic() < until_s:
-            assert module.read_plain(queue, log, 0, 512, 512, 1 << 20, None) is None
+            assert module.read_plain(module.Window(), queue, log, 0, 512, 512, 1 << 20, None) is None
         assert ran, "the GIL was held"
     finally:
         sys.setswitchinterval(interval_s)

@@ -80,10 +80,11 @@ class Way:
             )
             self._reads = FastReads(cast(Any, sends), broker.processors.pulls, cast(Any, guard))
         self._fast = fast
+        self._window = None if module is None else module.Window()
         self.fast_pulls = self.plain_reads = 0
 
     def _read_plain(self, *asked: Any) -> tuple[bytes, int, int] | None:
-        found: tuple[bytes, int, int] | None = self._module.read_plain(*asked)
+        found: tuple[bytes, int, int] | None = self._module.read_plain(self._window, *asked)
         self.plain_reads += found is not None
         return found
 
