@@ -66,6 +66,7 @@ class SegmentAhead:
         self._env = env
         self._dir = segments
         self._health = health
+        self._drops = 0  # what was begun before the last one is not kept
         self._wake = asyncio.Event()
 
     def look(self) -> None:
@@ -80,7 +81,7 @@ class SegmentAhead:
             start = None if stopped() else wanted()
             if start is None or (self.ready is not None and self.ready.start == start):
                 continue
-            segment = self._dir.new(start)
+            segment, drops = self._dir.new(start), self._drops
             try:
                 await self._env.offload(lambda segment=segment: self._make(segment))  # type: ignore[misc]
             except OSError as error:
@@ -88,7 +89,7 @@ class SegmentAhead:
                 self._health.failed(error, ALLOCATING)
                 continue
             self._health.room(ALLOCATING)
-            self._keep(segment, wanted())
+            self._keep(segment, wanted() if drops == self._drops else None)
 
     def _make(self, segment: Segment) -> None:
         segment.create().allocate(self._dir.segment_bytes)
@@ -116,7 +117,8 @@ class SegmentAhead:
         self.ready = segment
 
     def drop(self) -> None:
-        """Remove the segment that is ready. Raises OSError."""
+        """Remove the segment that is ready, or one that is being made, once it is. Raises OSError."""
+        self._drops += 1
         ready, self.ready = self.ready, None
         if ready is not None:
             ready.retire()

@@ -103,6 +103,29 @@ async def test_a_segment_that_retention_took_while_it_was_made_ends_nothing(
         assert ahead.ready is None
 
 
+async def test_a_segment_that_a_cut_took_while_it_was_made_is_not_gone_on_in(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The log made it sooner itself, went into it, and was cut: what a thread had opened has no name."""
+    env = FaultyEnv()
+    async with opened(env, **LAZY) as store:
+        store.put(message("x"))
+        ahead, taken = store.log.ahead, list[str]()
+        make = ahead._make
+
+        def made_and_cut(segment: Segment) -> None:
+            make(segment)
+            env.disk.remove(segment.path)
+            store.log.cut(store.log.end)
+            taken.append(segment.path)
+
+        monkeypatch.setattr(ahead, "_make", made_and_cut)
+        ahead.look()
+        await ahead.run(lambda: 9 * SEGMENT, lambda: bool(taken))
+        assert taken == [f"/store/commitlog/{9 * SEGMENT:020}"]
+        assert ahead.ready is None
+
+
 def test_a_sync_that_was_under_way_is_told_of_a_cut_and_of_a_reset() -> None:
     store = MessageStore(FaultyEnv(), config())
     log = store.log
