@@ -164,6 +164,22 @@ class BrokerContext:
         self.stats.counters.add("GROUP_GET_NUMS", key, messages, now_ms)
         self.stats.counters.add("GROUP_GET_SIZE", key, size_bytes, now_ms)
 
+    def gave(
+        self,
+        place: tuple[str, str, int],
+        next_offset: int,
+        messages: int,
+        size_bytes: int,
+        stored_ms: int,
+        now_ms: float,
+    ) -> None:
+        """``got`` of a pull. ``place``: group, topic and queue, which is read on at ``next_offset``;
+        ``stored_ms``: when the first of them was stored."""
+        group, topic, queue_id = place
+        self.stats.pulled.note(group, topic, queue_id, next_offset)
+        self.got(topic, group, messages, size_bytes, now_ms)
+        self.stats.age_when_read.observe((self.env.now_ms() - stored_ms) / 1000)
+
     async def admit(self, connection: Connection, request: Command) -> None:
         """Return when a write can be taken. Raises Refused.
 

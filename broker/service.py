@@ -258,7 +258,7 @@ class Broker:
 
     def _fast(self, sends: FastPath, guard: Guard) -> BufferHandler:
         if guard.gate is None:
-            return FastReads(sends, self.processors.pulls, guard)
+            return FastReads(sends, self.processors.pulls, guard, self.context)
         return SignedPath(sends, guard.gate, self.config.frame_bytes_max)
 
     async def _handle(self, connection: Connection, request: Command) -> Command | None:

@@ -131,7 +131,7 @@ class CurrentRole:
     @property
     def keeps_offsets(self) -> bool:
         """Whether consumers commit their offsets here."""
-        return self.is_master or self.acting
+        return self.state.role == "master" or self.acting  # as ``is_master``
 
     def set(self, state: RoleState) -> None:
         before, self.state = self.state, state

@@ -134,6 +134,18 @@ class PullHeads:
         group_flag: int,
         body_bytes: int,
     ) -> bytes: ...
+    def answer(
+        self,
+        files: tuple[Window, Any, Any],
+        at: int,
+        most: tuple[int, int, int],
+        codes: Container[int] | None,
+        binary: bool,
+        opaque: int,
+        first: int,
+        topic_flag: int,
+        group_flag: int,
+    ) -> tuple[bytes, int, int, int] | None: ...
 
 class Window: ...
 

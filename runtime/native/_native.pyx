@@ -9,7 +9,7 @@ are those of ``store/files`` and ``remoting/codec``; ``store/files/compiled.py``
     text.pxi     numbers, UTF-8, Java's hash, properties        headers.pxi   JSON and ROCKETMQ headers of sends
     block.pxi    dispatches, packed; queue and index entries    sends.pxi     frames -> records and answers
     parse.pxi    log bytes -> a block                           pulls.pxi     pulls; queue entries -> records
-    columns.pxi  log bytes -> columns, for the audit            heads.pxi     headers of pulls' answers
+    columns.pxi  log bytes -> columns, for the audit            heads.pxi     pulls' answers
     sending.pxi  answers -> sockets                             crc32.h       CRC-32
 """
 

@@ -1,8 +1,9 @@
-# Numbers -> the header of the answer to a pull that found messages.
+# Numbers -> the header of the answer to a pull that found messages; a queue -> the whole answer.
 
 cdef enum:
     PULL_NUMBERS = 5
     PULL_HEAD_MAX = 1024
+    MAX_INT32 = 0x7fffffff
     NUMBER_BYTES_MAX = 24  # with the length before it
 
 
@@ -26,11 +27,45 @@ cdef class PullHeads:
              int64_t topic_flag, int64_t group_flag, int32_t body_bytes):
         """Of one answer. Raises OverflowError for a number that is none of those in a record or a table."""
         cdef uint8_t[PULL_HEAD_MAX] frame
+        cdef int64_t[PULL_NUMBERS] numbers
+        numbers[0], numbers[1], numbers[2], numbers[3], numbers[4] = next_offset, least, most, topic_flag, group_flag
+        return PyBytes_FromStringAndSize(<char *>frame, self.put_head(frame, binary, opaque, numbers, body_bytes))
+
+    def answer(self, tuple files, int64_t at, tuple most, codes, bint binary, int32_t opaque, int64_t first,
+               int64_t topic_flag, int64_t group_flag):
+        """The whole answer of what ``read_plain`` gives: (frame, bytes of its head, how many records, the next
+        offset). None: something is not plain. Raises OverflowError as ``head``.
+
+        ``files``: the Window, queue and log of ``read_plain``; ``most``: entries looked at, records and bytes;
+        ``first``: the consumer is told of no lesser offset.
+        """
+        cdef Window window = files[0]
+        cdef Chosen found
+        cdef uint8_t[PULL_HEAD_MAX] head
+        cdef int64_t[PULL_NUMBERS] numbers
+        cdef Py_ssize_t head_bytes
+        cdef bytes frame
+        queue = files[1]
+        cdef int64_t low = queue.min_offset, high = queue.max_offset
+        if not low <= at < high or not _look(&found, queue, files[2], at, most[0], most[1], most[2], codes):
+            return None
+        if found.total > MAX_INT32 - PULL_HEAD_MAX:
+            return None
+        numbers[0], numbers[1], numbers[2] = found.following, low if low > first else first, high
+        numbers[3], numbers[4] = topic_flag, group_flag
+        head_bytes = self.put_head(head, binary, opaque, numbers, <int32_t>found.total)
+        frame = PyBytes_FromStringAndSize(NULL, head_bytes + <Py_ssize_t>found.total)
+        memcpy(PyBytes_AS_STRING(frame), head, head_bytes)
+        if not _copy(&found, window, <uint8_t *>PyBytes_AS_STRING(frame) + head_bytes):
+            return None
+        return frame, head_bytes, found.count, found.following
+
+    cdef Py_ssize_t put_head(self, uint8_t *frame, bint binary, int32_t opaque, const int64_t *numbers,
+                             int32_t body_bytes):
+        """Write a head; how long it is."""
         cdef uint8_t *to = frame + 8
         cdef uint8_t *ext
-        cdef int64_t[PULL_NUMBERS] numbers
         cdef int k, digits
-        numbers[0], numbers[1], numbers[2], numbers[3], numbers[4] = next_offset, least, most, topic_flag, group_flag
         if binary:
             to = put(to, self.binary[0])
             st32(to, <uint32_t>opaque)
@@ -52,4 +87,4 @@ cdef class PullHeads:
             to = put(to, self.json[PULL_NUMBERS + 1])
         st32(frame, <uint32_t>(to - frame - 4 + body_bytes))
         st32(frame + 4, <uint32_t>((1 << 24 if binary else 0) | (to - frame - 8)))
-        return PyBytes_FromStringAndSize(<char *>frame, to - frame)
+        return to - frame

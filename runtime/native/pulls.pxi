@@ -70,6 +70,21 @@ cdef class Window:
         return self._room + (at - self._low)
 
 
+cdef struct Chosen:
+    # Records of one answer: which, and where they are read from.
+    int64_t[GATHER_MAX] places  # in the file of ``descriptor``
+    int32_t[GATHER_MAX] sizes
+    int64_t[GATHER_MAX] offsets
+    int count
+    int64_t total  # bytes
+    int64_t following  # the queue offset behind the last entry looked at
+    int32_t queue_id
+    int descriptor
+    int64_t start  # of its file
+    int64_t low  # no earlier byte of the log may be read
+    int64_t changes  # of the log, before any entry was looked at
+
+
 def read_plain(Window window, queue, log, int64_t at, int64_t looked_at, int count_max, int64_t bytes_max, codes):
     """What a pull of a queue is given from queue offset ``at`` on, as ``store.flow.reading`` finds it: (records,
     how many, the queue offset behind the last entry looked at).
@@ -78,38 +93,52 @@ def read_plain(Window window, queue, log, int64_t at, int64_t looked_at, int cou
     entries at most; ``codes``: the tags codes wanted, None for all. None: something is not plain, and Python's
     way has to look.
     """
+    cdef Chosen found
+    cdef bytes records
+    if not _look(&found, queue, log, at, looked_at, count_max, bytes_max, codes):
+        return None
+    records = PyBytes_FromStringAndSize(NULL, <Py_ssize_t>found.total)
+    if not _copy(&found, window, <uint8_t *>PyBytes_AS_STRING(records)):
+        return None
+    return records, found.count, found.following
+
+
+cdef bint _look(Chosen *found, queue, log, int64_t at, int64_t looked_at, int count_max, int64_t bytes_max,
+                codes) except -1:
+    """Choose what ``read_plain`` is to give; False: something is not plain."""
     cdef uint8_t[ENTRY_BYTES * GATHER_MAX] room
-    cdef int64_t changes = log._dir.changes, end = queue.max_offset, written = queue.written, count = looked_at
+    cdef int64_t end = queue.max_offset, written = queue.written, count = looked_at
     cdef int64_t start, size, physical, low
-    cdef int32_t queue_id = queue.queue_id
     cdef int descriptor
     cdef bint right
+    found.changes = log._dir.changes
+    found.queue_id = queue.queue_id
     if count > end - at:
         count = end - at
     if at < 0 or not 0 < count <= GATHER_MAX:
-        return None
+        return False
     if at >= written:
         buffer = queue.buffer
         if not isinstance(buffer, bytearray) or at - written + count > len(buffer) // ENTRY_BYTES:
-            return None
+            return False
         # A copy: what follows runs Python, and lets go of the GIL; the buffer may move, and must not be held.
         memcpy(room, PyByteArray_AS_STRING(buffer) + (at - written) * ENTRY_BYTES, <size_t>count * ENTRY_BYTES)
     else:
         descriptor = place(queue._dir, at * ENTRY_BYTES, &start, &size, &low)
         if descriptor < 0 or count > written - at or at * ENTRY_BYTES - start + count * ENTRY_BYTES > size:
-            return None  # they go on in the next file, or in memory
+            return False  # they go on in the next file, or in memory
         with nogil:  # a page that is not in memory stops this thread alone
             right = _read(descriptor, room, at * ENTRY_BYTES - start, count * ENTRY_BYTES)
         if not right:
-            return None
+            return False
     physical = <int64_t>ld64(room)
     descriptor = place(log._dir, physical, &start, &size, &low)
     if descriptor < 0:
-        return None
+        return False
     end, size = log.end, start + size
-    return _gather(window, changes, descriptor, room, <Py_ssize_t>count, at,
-                   codes is None or at + count == <int64_t>queue.max_offset, queue_id, start,
-                   low if low > start else start, size if size < end else end, count_max, bytes_max, codes)
+    found.descriptor, found.start, found.low = descriptor, start, low if low > start else start
+    return _choose(found, room, <Py_ssize_t>count, at, codes is None or at + count == <int64_t>queue.max_offset,
+                   size if size < end else end, count_max, bytes_max, codes)
 
 
 cdef int place(directory, int64_t at, int64_t *start, int64_t *size, int64_t *first) except -2:
@@ -143,72 +172,80 @@ def gather(int descriptor, const uint8_t[::1] entries, int64_t first, bint whole
     last byte of it that may be read.
     """
     cdef Py_ssize_t n = entries.shape[0] // ENTRY_BYTES
-    if n == 0:
+    cdef Chosen found
+    cdef bytes records
+    found.changes, found.queue_id, found.descriptor = 0, queue_id, descriptor
+    found.start, found.low = span[0], span[1]
+    if n == 0 or not _choose(&found, &entries[0], n, first, whole, span[2], count_max, bytes_max, codes):
         return None
-    return _gather(Window(), 0, descriptor, &entries[0], n, first, whole, queue_id, span[0], span[1], span[2],
-                   count_max, bytes_max, codes)
+    records = PyBytes_FromStringAndSize(NULL, <Py_ssize_t>found.total)
+    if not _copy(&found, Window(), <uint8_t *>PyBytes_AS_STRING(records)):
+        return None
+    return records, found.count, found.following
 
 
-cdef object _gather(Window window, int64_t changes, int descriptor, const uint8_t *entries, Py_ssize_t n,
-                    int64_t first, bint whole, int32_t queue_id, int64_t start, int64_t low, int64_t high,
-                    int count_max, int64_t bytes_max, object codes):
-    cdef Py_ssize_t i, total = 0
-    cdef int64_t places[GATHER_MAX]
-    cdef int32_t sizes[GATHER_MAX]
-    cdef int64_t offsets[GATHER_MAX]
+cdef bint _choose(Chosen *found, const uint8_t *entries, Py_ssize_t n, int64_t first, bint whole, int64_t high,
+                  int count_max, int64_t bytes_max, object codes) except -1:
+    """Which of ``n`` entries are given, whose records lie below ``high``; False: something is not plain."""
+    cdef Py_ssize_t i
     cdef const uint8_t *e
-    cdef int count = 0, most = count_max if count_max < GATHER_MAX else GATHER_MAX
     cdef int64_t physical, left = bytes_max
     cdef int32_t size
     cdef bint full = False
+    found.count, found.total = 0, 0
     if count_max > GATHER_MAX:
-        return None
+        return False
     for i in range(n):
         e = entries + i * ENTRY_BYTES
         physical = <int64_t>ld64(e)
         size = <int32_t>ld32(e + 8)
-        if physical < low or size < OVERHEAD_BYTES or size > high - physical:
-            return None
+        if physical < found.low or size < OVERHEAD_BYTES or size > high - physical:
+            return False
         if codes is not None and <int64_t>ld64(e + 12) not in codes:
             continue
-        if count and size > left:
+        if found.count and size > left:
             full = True
             n = i
             break
-        places[count] = physical - start
-        sizes[count] = size
-        offsets[count] = first + i
-        count += 1
+        found.places[found.count] = physical - found.start
+        found.sizes[found.count] = size
+        found.offsets[found.count] = first + i
+        found.count += 1
         left -= size
-        total += size
-        if count >= most:
+        found.total += size
+        if found.count >= count_max:
             full = True
             n = i + 1
             break
-    if count == 0 or not (full or whole):
-        return None
-    cdef bytes records = PyBytes_FromStringAndSize(NULL, total)
-    cdef uint8_t *p = <uint8_t *>PyBytes_AS_STRING(records)
-    cdef bint right, lent = window.lend(changes)
+    found.following = first + n
+    return found.count > 0 and (full or whole)
+
+
+cdef bint _copy(const Chosen *found, Window window, uint8_t *p) except -1:
+    """Put the records at ``p``; False: they are not what their entries name, or cannot be read."""
+    cdef int i
+    cdef bint right, lent = window.lend(found.changes)
     with nogil:
-        right = _fetch(descriptor, p, places, sizes, count, window, lent, start, low)
+        right = _fetch(found, p, window, lent)
     if lent:
         window.give_back()
     if not right:
-        return None
-    for i in range(count):
-        if (<int32_t>ld32(p) != sizes[i] or <int32_t>ld32(p + QUEUE_AT) != queue_id
-                or <int64_t>ld64(p + QUEUE_OFFSET_AT) != offsets[i]
-                or <int64_t>ld64(p + OFFSET_AT) != places[i] + start):
-            return None
-        p += sizes[i]
-    return records, count, first + n
+        return False
+    for i in range(found.count):
+        if (<int32_t>ld32(p) != found.sizes[i] or <int32_t>ld32(p + QUEUE_AT) != found.queue_id
+                or <int64_t>ld64(p + QUEUE_OFFSET_AT) != found.offsets[i]
+                or <int64_t>ld64(p + OFFSET_AT) != found.places[i] + found.start):
+            return False
+        p += found.sizes[i]
+    return True
 
 
-cdef bint _fetch(int descriptor, uint8_t *p, const int64_t *places, const int32_t *sizes, int count,
-                 Window window, bint lent, int64_t start, int64_t first) noexcept nogil:
+cdef bint _fetch(const Chosen *found, uint8_t *p, Window window, bint lent) noexcept nogil:
     """Neighbours in one read; through a ``window`` that is lent also those that are nearly. Whether all bytes
     came."""
+    cdef const int64_t *places = found.places
+    cdef const int32_t *sizes = found.sizes
+    cdef int descriptor = found.descriptor, count = found.count
     cdef int i = 0, j
     cdef int64_t end
     cdef const uint8_t *span
@@ -231,7 +268,7 @@ cdef bint _fetch(int descriptor, uint8_t *p, const int64_t *places, const int32_
             p += end - places[i]
             i = j
             continue
-        span = window.at(descriptor, start, first, start + places[i], end - places[i])
+        span = window.at(descriptor, found.start, found.low, found.start + places[i], end - places[i])
         end = places[i]
         for i in range(i, j):
             if span != NULL:

@@ -140,6 +140,11 @@ def _outside(offset: int, low: int, high: int) -> Got:
     return Got(GetStatus.OFFSET_OVERFLOW_BADLY, high, low, high, [], 0)
 
 
+def looked_at_max(max_count: int, wanted: Container[int] | None) -> int:
+    """How many entries of a queue are looked at in one go, for up to ``max_count`` records."""
+    return _FILTERED_ENTRIES if wanted is not None else max_count
+
+
 class Reader:
     """Reads what was dispatched. Raises DiskError when the disk does."""
 
@@ -151,8 +156,9 @@ class Reader:
         self._queues = files.queues
         self._index = files.index
         module = compiled()
+        self._window = None if module is None else module.Window()
         self._read_plain: Callable[..., tuple[bytes, int, int] | None] | None = (
-            None if module is None else partial(module.read_plain, module.Window())
+            None if module is None else partial(module.read_plain, self._window)
         )
 
     def get(
@@ -201,8 +207,15 @@ class Reader:
         at). None: there is something that is not plain (``runtime/native/pulls.pxi``), or lies elsewhere."""
         if self._read_plain is None or self._damage.ranges or queue.topic.startswith(LMQ_PREFIX):
             return None
-        looked_at = _FILTERED_ENTRIES if wanted is not None else max_count
+        looked_at = looked_at_max(max_count, wanted)
         return self._read_plain(queue, self._log, at, looked_at, max_count, max_bytes, wanted)
+
+    def plain(self, topic: str, queue_id: int) -> tuple[object, ConsumeQueue, CommitLog] | None:
+        """A queue as compiled code reads it by itself, with the window on its log; None: ``get`` has to."""
+        queue = self._queues.get(topic, queue_id)
+        if queue is None or self._window is None or self._damage.ranges or topic.startswith(LMQ_PREFIX):
+            return None
+        return self._window, queue, self._log
 
     def _read(
         self,

@@ -14,11 +14,13 @@ import struct
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
+from broker.context import BrokerContext
 from broker.requests.batch import PULLS
 from broker.requests.compiled import Join
 from broker.requests.consumers.pull import PullProcessor
 from broker.requests.consumers.pull_heads import compiled_heads
 from broker.requests.consumers.told import Told
+from broker.requests.consumers.whole import WholeAnswers
 from broker.requests.fast_path import FastPath
 from broker.state.effort import NoRoom
 from model.codes import Request, Response, label_of
@@ -239,12 +241,13 @@ def _are_keys(frame: bytes) -> bool:
 class FastReads:
     """The server's BufferHandler: sends first (``FastPath``), then the pulls it left."""
 
-    def __init__(self, sends: FastPath, pulls: PullProcessor, guard: Guard) -> None:
+    def __init__(self, sends: FastPath, pulls: PullProcessor, guard: Guard, context: BrokerContext) -> None:
         self._sends = sends
         self._pulls = pulls
         self._guard = guard
         self._known = KnownPulls()
         self._heads = compiled_heads()
+        self._whole = None if self._heads is None else WholeAnswers(context, self._heads)
         self._frame_bytes_max = sends.config.frame_bytes_max
         self.process: Join = sends.join_or(self._process, self._pulls_behind)
         """``_process``; a read that joins an open turn takes no step of it."""
@@ -320,6 +323,11 @@ class FastReads:
         slow = self._guard.slow
         began_ms = slow.now_ms()
         try:
+            if self._whole is not None and not request.is_oneway:
+                frame = self._whole.to(request, header, began_ms)
+                if frame is not None:
+                    self._send_whole(connection, request, frame, began_ms)
+                    return True
             answer: Told | Command | None = self._pulls.tell_again(connection, request, header)
         except NoRoom:
             return False
@@ -337,6 +345,14 @@ class FastReads:
             if len(answer.body) >= LONG_ANSWER_BYTES:
                 self._guard.made.add(len(answer.body))
         return True
+
+    def _send_whole(self, connection: Connection, request: Command, frame: bytes, began_ms: float) -> None:
+        guard = self._guard
+        took_s = (guard.slow.now_ms() - began_ms) / 1000
+        guard.slow.on_answered(_NAME_OF[request.code], connection.remote, took_s)
+        connection.write(frame)
+        if len(frame) >= LONG_ANSWER_BYTES:
+            guard.made.add(len(frame))
 
     def _send(self, connection: Connection, request: Command, answer: Told | Command) -> None:
         if isinstance(answer, Command):

@@ -132,12 +132,7 @@ class PullProcessor:
             return self.tell(connection, request, header)
         began_ms = context.env.monotonic_ms()
         got = context.store.reader.get(
-            header.topic,
-            header.queue_id,
-            offset,
-            standing.count_max,
-            standing.bytes_max,
-            found[0].codes or None,
+            header.topic, header.queue_id, offset, *standing.most[1:], found[0].codes or None
         )
         now_ms = context.env.monotonic_ms()
         context.stats.took(now_ms - began_ms)
@@ -432,9 +427,8 @@ class PullProcessor:
         """Count what is handed out; the records."""
         context, chunks = self._context, got.chunks
         body = chunks[0] if len(chunks) == 1 else b"".join(chunks)
-        context.stats.pulled.note(header.group, header.topic, header.queue_id, got.next_offset)
-        context.got(header.topic, header.group, got.count, len(body), now_ms)
-        context.stats.age_when_read.observe((context.env.now_ms() - store_timestamp_of(body)) / 1000)
+        place = header.group, header.topic, header.queue_id
+        context.gave(place, got.next_offset, got.count, len(body), store_timestamp_of(body), now_ms)
         return body
 
     # Waiting

@@ -1,4 +1,4 @@
-"""How is the header of an answer that has messages made in compiled code?
+"""How is an answer that has messages made in compiled code, or its header alone?
 
 By what the codec itself writes around the numbers of one: the two cannot differ.
 """
@@ -6,6 +6,7 @@ By what the codec itself writes around the numbers of one: the two cannot differ
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from types import ModuleType
 from typing import Final
 
@@ -28,7 +29,10 @@ class PullHeads:
     """Heads of answers with messages, of both dialects."""
 
     def __init__(self, module: ModuleType) -> None:
-        self._head = module.PullHeads(_json_parts(), _binary_parts()).head
+        heads = module.PullHeads(_json_parts(), _binary_parts())
+        self._head = heads.head
+        self.answer: Callable[..., tuple[bytes, int, int, int] | None] = heads.answer
+        """``PullHeads.answer`` of the module."""
 
     def of(self, told: Told, request: Command) -> bytes | None:
         """What ``head_of`` makes of the reply; None: that has to."""

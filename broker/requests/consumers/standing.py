@@ -14,6 +14,7 @@ from broker.context import BrokerContext
 from broker.state.clients import ConsumerGroup, Subscription
 from model.topic import SubscriptionGroupConfig, TopicConfig, is_system_group
 from remoting.headers import PullHeader
+from store.flow.reading import looked_at_max
 
 Config = tuple[int, int, int]
 """What is read of the configuration, where each key may change while the broker runs."""
@@ -34,8 +35,8 @@ class Standing(NamedTuple):
     group: ref[SubscriptionGroupConfig]
     first: int
     """Queue offset; see ``Topics.first_offset``."""
-    count_max: int
-    bytes_max: int
+    most: tuple[int, int, int]
+    """Entries looked at, messages and bytes of one answer."""
     commits: bool
     """Whether it says how far its group is, and may."""
 
@@ -43,14 +44,16 @@ class Standing(NamedTuple):
         self, context: BrokerContext, header: PullHeader
     ) -> tuple[Subscription, TopicConfig, SubscriptionGroupConfig] | None:
         """What the rules found, if they would find the same of ``header`` now."""
-        consumers = context.clients.consumers.get(header.group)
+        consumers, config = context.clients.consumers.get(header.group), context.config
         if (
             consumers is None
             or self.consumers() is not consumers
             or context.topics.version is not self.topics_version
             or context.groups.version is not self.groups_version
             or consumers.message_model != self.model
-            or config_of(context) != self.config
+            or config.broker_permission != self.config[0]
+            or config.transfer_count_in_memory != self.config[1]
+            or config.transfer_bytes_in_memory != self.config[2]
         ):
             return None
         subscription, topic, group = self.subscription(), self.topic(), self.group()
@@ -83,7 +86,7 @@ def standing_of(
         ref(topic),
         ref(group),
         context.topics.first_offset(header.topic, header.queue_id),
-        *most,
+        (looked_at_max(most[0], subscription.codes or None), *most),
         header.commits and not is_system_group(header.group),
     )
 

@@ -352,7 +352,8 @@ def reads(refused: Refused | None = None) -> FastReads:
         made=SimpleNamespace(size=0),
         slow=slow,
     )
-    return FastReads(cast(Any, sends), cast(Any, SimpleNamespace(tell_again=tell)), cast(Any, guard))
+    pulls = SimpleNamespace(tell_again=tell)
+    return FastReads(cast(Any, sends), cast(Any, pulls), cast(Any, guard), cast(Any, None))
 
 
 @pytest.mark.parametrize("order", ["ppp", "opp", "pop", "ppo", "o"])
