@@ -16,7 +16,8 @@ cdef enum:
     GATHER_MAX = 1024  # records of one answer
     GAP_MAX = 8 << 10  # a read of its own costs as much as so many bytes more
     SPAN_MAX = 256 << 10
-    WINDOW_MAX = 512 << 10
+    WINDOW_BYTES = 8 << 20  # of a consumer's queues one may be some MB behind the other
+    BEHIND_MAX = 64
 
 
 cdef class Window:
@@ -24,12 +25,13 @@ cdef class Window:
     gaps, so that the bytes between the records of one are the records of the others.
 
     Holds: [_low, _high) of the log lay below its end when it was read, and is the same while ``changes`` of
-    its directory is ``_changes``.
+    its directory is ``_changes``; byte b of it is at b modulo WINDOW_BYTES of ``_room``.
     """
 
-    cdef uint8_t *_room
+    cdef uint8_t *_room  # behind it SPAN_MAX bytes for what is read aside
     cdef bint _lent
     cdef int64_t _low, _high, _changes
+    cdef int _behind  # reads of what lies before it, since one of what is in it
 
     def __dealloc__(self):
         free(self._room)
@@ -39,7 +41,7 @@ cdef class Window:
         if self._lent:
             return False
         if self._room == NULL:
-            self._room = <uint8_t *>malloc(WINDOW_MAX)
+            self._room = <uint8_t *>malloc(WINDOW_BYTES + SPAN_MAX)
         if self._changes != changes:
             self._low = self._high = 0
             self._changes = changes
@@ -49,25 +51,41 @@ cdef class Window:
     cdef void give_back(self) noexcept:
         self._lent = False
 
-    cdef const uint8_t *at(self, int descriptor, int64_t start, int64_t first, int64_t at, int64_t size) noexcept nogil:
-        """Where ``size`` bytes of the log from ``at`` on are, after what is not there was read; NULL: it cannot
-        be. ``start``: where the file of ``descriptor`` starts; ``first``: no earlier byte may be read."""
-        cdef int64_t end = at + size, missing
-        missing = end - self._high
-        if (self._low <= at <= self._high and end - self._low <= WINDOW_MAX
-                and (missing <= 0 or self._high >= start)):
-            if missing > 0:
-                if not _read(descriptor, self._room + (self._high - self._low), self._high - start, missing):
-                    return NULL
-                self._high = end
-            return self._room + (at - self._low)
-        # The next queue's first record may lie before this one's.
-        self._low = at - GAP_MAX if at - GAP_MAX > first else first
-        self._high = end
-        if not _read(descriptor, self._room, self._low - start, end - self._low):
-            self._low = self._high = 0
-            return NULL
-        return self._room + (at - self._low)
+    cdef bint reach(self, int descriptor, int64_t start, int64_t first, int64_t at, int64_t size) noexcept nogil:
+        """Whether it has ``size`` bytes (SPAN_MAX at most) of the log from ``at`` on, after what is not there
+        was read. ``start``: where the file of ``descriptor`` starts; ``first``: no earlier byte may be read."""
+        cdef int64_t end = at + size, place, part
+        if at < self._low:
+            self._behind += 1
+            if self._behind <= BEHIND_MAX:
+                return False  # it stays with who is ahead
+        if at < self._low or at > self._high + GAP_MAX or (end > self._high and self._high < start):
+            # The next queue's first record may lie before this one's.
+            self._low = self._high = at - GAP_MAX if at - GAP_MAX > first else first
+        self._behind = 0
+        while self._high < end:
+            place = self._high % WINDOW_BYTES
+            part = end - self._high if end - self._high < WINDOW_BYTES - place else WINDOW_BYTES - place
+            if not _read(descriptor, self._room + place, self._high - start, part):
+                self._low = self._high = 0
+                return False
+            self._high += part
+        if self._low < self._high - WINDOW_BYTES:
+            self._low = self._high - WINDOW_BYTES
+        return True
+
+    cdef void put(self, uint8_t *p, int64_t at, int64_t size) noexcept nogil:
+        """Copy ``size`` bytes of what it has."""
+        cdef int64_t place = at % WINDOW_BYTES, part = size
+        if part > WINDOW_BYTES - place:
+            part = WINDOW_BYTES - place
+            memcpy(p + part, self._room, <size_t>(size - part))
+        memcpy(p, self._room + place, <size_t>part)
+
+    cdef const uint8_t *aside(self, int descriptor, int64_t at, int64_t size) noexcept nogil:
+        """As many bytes of a file, until the next call; NULL: they cannot be read."""
+        cdef uint8_t *span = self._room + WINDOW_BYTES
+        return span if _read(descriptor, span, at, size) else NULL
 
 
 cdef struct Chosen:
@@ -193,7 +211,7 @@ cdef bint _choose(Chosen *found, const uint8_t *entries, Py_ssize_t n, int64_t f
     cdef int32_t size
     cdef bint full = False
     found.count, found.total = 0, 0
-    if count_max > GATHER_MAX:
+    if count_max > GATHER_MAX or found.low < 0:
         return False
     for i in range(n):
         e = entries + i * ENTRY_BYTES
@@ -247,9 +265,9 @@ cdef bint _fetch(const Chosen *found, uint8_t *p, Window window, bint lent) noex
     cdef const int32_t *sizes = found.sizes
     cdef int descriptor = found.descriptor, count = found.count
     cdef int i = 0, j
-    cdef int64_t end
+    cdef int64_t end, first
     cdef const uint8_t *span
-    cdef bint packed
+    cdef bint packed, held
     while i < count:
         end = places[i] + sizes[i]
         packed = True
@@ -268,11 +286,14 @@ cdef bint _fetch(const Chosen *found, uint8_t *p, Window window, bint lent) noex
             p += end - places[i]
             i = j
             continue
-        span = window.at(descriptor, found.start, found.low, found.start + places[i], end - places[i])
-        end = places[i]
+        first = places[i]
+        held = window.reach(descriptor, found.start, found.low, found.start + first, end - first)
+        span = NULL if held else window.aside(descriptor, first, end - first)
         for i in range(i, j):
-            if span != NULL:
-                memcpy(p, span + (places[i] - end), sizes[i])
+            if held:
+                window.put(p, found.start + places[i], sizes[i])
+            elif span != NULL:
+                memcpy(p, span + (places[i] - first), sizes[i])
             elif not _read(descriptor, p, places[i], sizes[i]):  # what nobody asked for may be what cannot be read
                 return False
             p += sizes[i]

@@ -239,13 +239,45 @@ async def test_what_was_read_before_is_not_given_for_what_was_written_since(
         await store.close()
 
 
+async def test_what_is_read_of_a_log_longer_than_what_is_kept_is_right(tmp_path: Path) -> None:
+    """Queues are read some MB behind each other, go back, or skip much."""
+    chance = random.Random(11)
+    store = await opened_at(tmp_path, segment_bytes=7 << 20)
+    reader, read_plain = store.reader, store.reader._read_plain
+    try:
+        text = chance.randbytes(1000).hex()
+        for number in range(9000):  # 20 MB
+            store.put(message(f"{number}{text}", queue_id=number % 3))
+        store.confirm(store.log.end)
+        await store.caught_up()
+        at = [0, 700, 1400]
+        for _ in range(400):
+            queue_id = chance.randrange(3)
+            if chance.random() < 0.03:
+                at[queue_id] = chance.randrange(2900)
+            asked = ("T", queue_id, min(at[queue_id], 2960), 32, 1 << 20, None)
+            outcomes = []
+            for way in (read_plain, None):
+                reader._read_plain = way
+                outcomes.append(said(reader.get(*asked)))
+            assert outcomes[0] == outcomes[1], asked
+            at[queue_id] += 32
+    finally:
+        await store.close()
+
+
 @pytest.mark.skipif(not Path("/proc/self/io").exists(), reason="Linux tells how much was read")
-async def test_the_queues_of_one_topic_are_read_once(tmp_path: Path) -> None:
+@pytest.mark.parametrize("behind", [0, 40])
+async def test_the_queues_of_one_topic_are_read_once(tmp_path: Path, behind: int) -> None:
+    """Also when one is ``behind`` the other by some messages."""
     store = await opened_at(tmp_path)
     try:
         put_in_turn(store, random.Random(7), 300)
         await store.caught_up()
-        asked = [("T", queue_id, at, 20, 1 << 20, None) for at in range(0, 100, 20) for queue_id in (1, 0, 2)]
+        places = [
+            (place - behind * queue_id, queue_id) for place in range(0, 180, 20) for queue_id in (0, 1, 2)
+        ]
+        asked = [("T", queue_id, at, 20, 1 << 20, None) for at, queue_id in places if 0 <= at < 100]
         before = _read_bytes()
         for one in asked:
             assert store.reader.get(*one).count == 20
