@@ -43,6 +43,7 @@ __all__ = [
     "OF_LINES",
     "OF_SENT",
     "Ledger",
+    "Line",
     "Told",
     "digest_of",
     "from_rows",
@@ -75,6 +76,16 @@ _PART_BYTES: Final = 4 * 1024 * 1024
 _PART_LINES: Final = 25_000
 _PACKED: Final = 10
 """A compressed ledger is about so many times larger."""
+
+
+class Line(NamedTuple):
+    """What one line says of its message."""
+
+    topic: str
+    queue_id: int
+    queue_offset: int
+    body_crc: int
+    phys_offset: int  # -1: it does not say
 
 
 class Ledger:
@@ -140,24 +151,17 @@ class Ledger:
             pq.write_table(self.sent(n) if sent else self.part(n), files[-1])
         return files
 
-    def body_crc(self, uniq_key: str) -> int | None:
-        """What the first line of a message says of its body; None when no line names it."""
-        lines = self.lines_of(uniq_key)
-        return lines[0][3] if lines else None
-
-    def lines_of(self, uniq_key: str) -> list[tuple[str, int, int, int]]:
-        """Topic, queue, place and CRC of the body of each line of a message."""
+    def lines_of(self, uniq_key: str) -> list[Line]:
+        """Each line of a message."""
         key = pa.array([uniq_key], pa.string())
         return self._by_key(int(self.part_of(key)[0])).get(uniq_key, [])
 
-    def _lines_by_key(self, number: int) -> dict[str, list[tuple[str, int, int, int]]]:
+    def _lines_by_key(self, number: int) -> dict[str, list[Line]]:
         rows = self.part(number)
-        columns = [
-            rows[name].to_pylist() for name in ("uniq_key", "topic", "queue_id", "queue_offset", "body_crc")
-        ]
-        found: dict[str, list[tuple[str, int, int, int]]] = {}
+        columns = [rows[name].to_pylist() for name in ("uniq_key", *Line._fields)]
+        found: dict[str, list[Line]] = {}
         for key, *line in zip(*columns, strict=True):
-            found.setdefault(key, []).append((line[0], line[1], line[2], line[3]))
+            found.setdefault(key, []).append(Line(*line))
         return found
 
     def close(self) -> None:

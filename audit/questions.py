@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache, partial
+from typing import Any
 
 import pyarrow as pa
 
@@ -264,12 +265,15 @@ class Questions:
         ]
         asked = Asked(
             damages.overlap,
-            _crc_lookup(self.ledger),
             lambda at, begin, lacking: self._acked_behind(at, begin, lacking).records,
             same_bytes(replicas),
-            Witness(replicas, self.ledger.lines_of if self.ledger is not None else None).left,
+            Witness(replicas, self.ledger.lines_of if self.ledger is not None else None, self._taken).left,
         )
         return differences(self.facts, pairs, roots, asked, Rest(self._count))
+
+    def _taken(self, at: int, places: pa.Table) -> list[dict[str, Any]]:
+        rows: list[dict[str, Any]] = self.scanned.first_taken(self.views[at], places).to_pylist()
+        return rows
 
     def _tails(self, roots: list[Finding], looked: dict[int, Beside]) -> list[Finding]:
         replicas = self.facts.replicas
@@ -318,7 +322,3 @@ class Questions:
         result = acked.check(self.facts, self.scanned, self.ledger, *views, again, rest, harm)
         self.expired = result.expired
         return result.findings + acked.mostly_expired(result.expired, len(self.ledger))
-
-
-def _crc_lookup(ledger: Ledger | None) -> Callable[[str], int | None]:
-    return lambda uniq_key: ledger.body_crc(uniq_key) if ledger is not None and uniq_key else None

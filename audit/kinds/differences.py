@@ -13,6 +13,7 @@ from audit.intervals import Interval
 from audit.kinds.damage import DAMAGE, MERGED
 from audit.kinds.facts import Facts
 from audit.kinds.histories import consistent_point, last_epoch
+from audit.kinds.witnesses import Weighed
 from audit.reading.layout import Replica
 
 AckedIn = Callable[[int, int, int | None], int]
@@ -22,9 +23,8 @@ SameBytes = Callable[[int, int, Interval], bool]
 """Whether two replicas hold the same bytes over an interval."""
 
 
-Weigh = Callable[[list[list[int]], Interval], tuple[list[list[int]], str]]
-"""Of replicas grouped by what they hold over a stretch: the groups that no evidence contradicts, and which
-evidence contradicts the others."""
+Weigh = Callable[[list[list[int]], Interval], Weighed]
+"""Of replicas grouped by what they hold over a stretch."""
 
 Damaged = Callable[[str, int, int], bool]
 """Whether a replica's own bytes are damaged somewhere in a stretch."""
@@ -32,13 +32,10 @@ Damaged = Callable[[str, int, int], bool]
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """``body_crc`` asks the ledger for a message."""
-
     damaged: Damaged
-    body_crc: Callable[[str], int | None]
     acked_in: AckedIn
     same_bytes: SameBytes
-    weigh: Weigh = lambda groups, span: (groups, "")
+    weigh: Weigh = lambda groups, span: Weighed(groups)
 
 
 def differences(
@@ -127,11 +124,12 @@ def _stretch(facts: Facts, d: Difference, asked: Asked, *, undecided: bool) -> l
     groups = _groups(sorted({*voters, *pair} - damaged), span, same)
     if not pair or len(groups) < 2:
         return []
-    left, by = asked.weigh(groups, span)
-    best = left if undecided else _largest(facts, left, d.start)
+    weighed = asked.weigh(groups, span)
+    untold = undecided or not weighed.told
+    best = weighed.groups if untold else _largest(facts, weighed.groups, d.start)
     if len(best) > 1:
-        return [_tied(facts, d, pair, best, asked.body_crc)]
-    by = by if best[0] not in _largest(facts, groups, d.start) else ""
+        return [_tied(facts, d, pair, best)]
+    by = weighed.by if best[0] not in _largest(facts, groups, d.start) else ""
     return [_wrong(facts, d, at, best[0], by, ambiguous=False) for at in _contradicted(groups, best[0], pair)]
 
 
@@ -155,21 +153,12 @@ def _unsound(facts: Facts, d: Difference, wrong: int, voters: set[int], same: Sa
     return _wrong(facts, d, wrong, right, ambiguous=False)
 
 
-def _tied(
-    facts: Facts,
-    d: Difference,
-    pair: list[int],
-    best: list[list[int]],
-    body_crc: Callable[[str], int | None],
-) -> Finding:
-    """No vote decides: the ledger does, or nothing."""
-    wrong, ambiguous = pair[-1], True
-    told = body_crc(d.uniq_key)
-    if len(pair) == 2 and d.base_crc != d.replica_crc and told in (d.base_crc, d.replica_crc):
-        wrong, ambiguous = (d.base if told == d.replica_crc else d.replica), False
+def _tied(facts: Facts, d: Difference, pair: list[int], best: list[list[int]]) -> Finding:
+    """No vote decides, nor the ledger: nothing does."""
+    wrong = pair[-1]
     others = [group for group in best if wrong not in group]
     right = next((group for group in others if set(pair) & set(group)), others[0])
-    return _wrong(facts, d, wrong, right, ambiguous=ambiguous)
+    return _wrong(facts, d, wrong, right, ambiguous=True)
 
 
 def _groups(holders: list[int], span: Interval, same: SameBytes) -> list[list[int]]:
@@ -244,10 +233,11 @@ def _of_one_epoch(
     counts = (asked.acked_in(base, span[0], other), asked.acked_in(other, span[0], base))
     if counts[0] != counts[1]:
         return (base if counts[0] < counts[1] else other), False
-    left, _ = asked.weigh([[base], [other]], span)
-    if len(left) == 1:
-        return (base if left == [[other]] else other), False
-    return (base if votes[0] < votes[1] else other), untold or votes[0] == votes[1]
+    weighed = asked.weigh([[base], [other]], span)
+    if len(weighed.groups) == 1:
+        return (base if weighed.groups == [[other]] else other), False
+    ambiguous = untold or not weighed.told or votes[0] == votes[1]
+    return (base if votes[0] < votes[1] else other), ambiguous
 
 
 def _of_suffix(
