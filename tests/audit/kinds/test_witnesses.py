@@ -149,3 +149,74 @@ def test_a_topic_that_was_made_again_and_a_flipped_bit_convict_the_damaged_copy(
         report = run_local(stores, ledgers)
         assert {replica for replica, *_ in _differ(report)} == {"r0"}
         assert {name for name, _ in _commands(report)} == {"r0"}, "nothing of the sound ones is overwritten"
+
+
+def _moved(store: Path, writer: LogWriter, begin: int, onto: int) -> None:
+    """A message's own bytes over another of the same size, with its place in the log put right."""
+    raw = bytearray(look(store, begin, struct.unpack(">i", look(store, begin, 4))[0]))
+    assert len(raw) == struct.unpack(">i", look(store, onto, 4))[0]
+    raw[28:36] = struct.pack(">q", onto)
+    patch(store, onto, bytes(raw))
+
+
+def _told(root: Path, writer: LogWriter, topic: str, *, places: bool) -> Path:
+    """A ledger of the messages of one topic, which may not say where they stand."""
+    rows = [row for row in writer.rows if row["topic"] in topic]
+    kept = [row if places else {k: v for k, v in row.items() if k != "phys_offset"} for row in rows]
+    return ledger_at(root, kept)
+
+
+def _with_system_record(root: Path, replicas: int) -> tuple[list[Path], LogWriter, int]:
+    """One of a topic that no ledger lists stands between messages that are as long."""
+    writer = LogWriter(root / "origin")
+    writer.fill(30)
+    at = writer.add(b"m-13" * 5, key="m99", topic="S", stamp=1050)
+    writer.fill(30, mark="n")
+    writer.confirm(epochs=[(1, 0)])
+    return copies(writer.root, replicas), writer, at
+
+
+@pytest.mark.parametrize("places", [True, False])
+@pytest.mark.parametrize("of", [14, 45])
+def test_an_acknowledged_message_copied_over_another_record_convicts_its_copy(
+    places: bool, of: int, tmp_path: Path
+) -> None:
+    """All replicas have the message: that one has it twice says nothing against the others."""
+    stores, writer, at = _with_system_record(tmp_path, 3)
+    _moved(stores[0], writer, _at(writer, of), at)
+    report = run_local(stores, _told(tmp_path, writer, "T", places=places))
+    assert _differ(report) == [("r0", "error", 2, "")]
+    assert {replica for replica, command in _commands(report) if " repair " not in command} == set()
+
+
+@pytest.mark.parametrize("places", [True, False])
+def test_of_two_copies_no_ledger_convicts_the_one_without_a_message_that_both_have(
+    places: bool, tmp_path: Path
+) -> None:
+    stores, writer, at = _with_system_record(tmp_path, 2)
+    _moved(stores[0], writer, _at(writer, 14), at)
+    report = run_local(stores, _told(tmp_path, writer, "T", places=places))
+    assert [f.ambiguous for f in report.findings if f.kind == "bytes_differ"] == [True]
+    assert not any("dd if=" in command for _, command in _commands(report))
+
+
+@pytest.mark.parametrize("places", [True, False])
+@pytest.mark.parametrize("wrong", [0, 1])
+def test_of_two_copies_the_one_that_lacks_an_acknowledged_message_is_wrong(
+    places: bool, wrong: int, tmp_path: Path
+) -> None:
+    stores, writer, _ = make(tmp_path, 2)
+    _moved(stores[wrong], writer, _at(writer, 30), _at(writer, 20))
+    report = run_local(stores, _told(tmp_path, writer, "T", places=places))
+    assert [row[0] for row in _differ(report)] == [f"r{wrong}"]
+    assert not any(f.ambiguous for f in report.findings)
+
+
+def test_a_message_delivered_elsewhere_than_its_sender_was_told_is_known_by_its_body(tmp_path: Path) -> None:
+    stores, writer, _ = make(tmp_path, 2)
+    patch(stores[1], _at(writer, 10), record(_at(writer, 10), 5, b"x-10" * 5, key="m10", stamp=1010))
+    rows = [
+        row | ({"queue_offset": 3, "phys_offset": 9} if row["uniq_key"] == "m10" else {})
+        for row in writer.rows
+    ]
+    assert [row[0] for row in _differ(run_local(stores, ledger_at(tmp_path, rows)))] == ["r1"]
