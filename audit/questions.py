@@ -14,7 +14,7 @@ from audit.bounded import Rest, Unlisted
 from audit.carried import Carried
 from audit.compare import drill_down, same_bytes
 from audit.findings import INFO, Finding
-from audit.kinds import acked, beside, borders, causes, derived, entries, index, queues
+from audit.kinds import acked, beside, borders, causes, derived, entries, gaps, index, queues
 from audit.kinds import tails as tail_kinds
 from audit.kinds.damage import Damages
 from audit.kinds.differences import Asked, differences
@@ -39,6 +39,8 @@ log = logging.getLogger(__name__)
 
 DERIVED = ("consumequeue", "batchconsumequeue", "consumequeue_ext", "timerlog", "timerwheel")
 NO_TAIL = Tail(0, -1, -1, "")
+OfRead = tuple[Finding, list[str]]
+"""Of the log as far back as any replica holds it, with the replicas whose logs were read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,26 +106,32 @@ class Questions:
         links = causes.Links(found, names, self.hidden.overlap)
         rest = Rest(self._count, links.linked)
         folders = self._folders()
-        broken, rows = self._of_unions(folders, rest, links)
+        broken, rows, apart = self._of_unions(folders, rest, links, partial(self._apart, found, damages))
         found += rows
         found += self._entries(folders, broken, found)
         found += beside.offsets_beyond(facts, looked, self._queue_ends(looked))
         found += self._index(looked)
         found += self._derived(looked)
         found += self._acked(broken, rest, damages)
-        linked = causes.link(causes.gaps_of_missing(found), names, self.hidden.overlap)
+        linked = causes.link(causes.gaps_of_missing(found), names, self.hidden.overlap, apart)
         found = index.joined(entries.joined(causes.fold(linked)))
         if all(f.severity == INFO for f in found) and not self.border:
             found += tail_kinds.nothing(self.scanned.record_count())
         return found
 
     def _of_unions(
-        self, folders: dict[int, QueueFolder], rest: Rest, links: causes.Links
-    ) -> tuple[queues.Queues, list[Finding]]:
+        self,
+        folders: dict[int, QueueFolder],
+        rest: Rest,
+        links: causes.Links,
+        apart_of: Callable[[list[OfRead]], frozenset[causes.Gap]],
+    ) -> tuple[queues.Queues, list[Finding], frozenset[causes.Gap]]:
         """Broken queues, and what is wrong with queues, copies and sends, in the log as far back as any
-        replica holds it. Its views share records: what several tell is told once."""
+        replica holds it; and the gaps that no damage explains. Its views share records: what several tell is
+        told once."""
         broken: queues.Queues = {}
         asked: dict[tuple[object, ...], Finding] = {}
+        told: list[OfRead] = []
         before = {
             ((row["topic"], row["queue_id"]), row["queue_offset"]): row["offset"]
             for row in self.carried.queues.to_pylist()
@@ -135,20 +143,29 @@ class Questions:
             begin = min(self.facts.replicas[at].start for at in (view.base, view.replica))
             table = self.scanned.broken_queues(view, self.carried.queues, RUNS_MAX, whole=begin == 0)
             wrong, holder = partial(self._wrong, view, links.altered), partial(self._holder, view)
+            misplaced = partial(self._wrong, view, links.misplaced)
             broken_here = queues.runs(table, list(folders.values()), wrong, holder)
             read = [self.facts.replicas[at].name for at in (view.base, view.replica)]
-            for row in queues.queues(self.facts, self.scanned, broken_here, view, before):
-                row = links.of_read(row, read)
-                asked.setdefault((row.kind, row.phys_offset, row.topic, row.queue_id, row.queue_offset), row)
+            told += [
+                (row, read) for row in queues.queues(self.facts, self.scanned, broken_here, view, before)
+            ]
             for tables in (self._carried_copies(view), self.scanned.copies(view)):
-                copies.take(filter(once.first, queues.duplicates(self.facts, tables, view)))
+                copies.take(filter(once.first, queues.duplicates(self.facts, tables, view, misplaced)))
                 once.next_round()
             if self.ledger is not None and self.ledger.topics:
                 strangers = self.scanned.strangers(self.ledger, view)
                 strange.take(filter(once.first, queues.phantoms(self.facts, strangers, view)))
                 once.next_round()
             broken = broken_here | broken
-        return broken, [*asked.values(), *copies.findings(), *strange.findings()]
+        apart = apart_of(told)
+        for row, read in told:
+            row = links.of_read(row, read, apart)
+            asked.setdefault((row.kind, row.phys_offset, row.topic, row.queue_id, row.queue_offset), row)
+        return broken, [*asked.values(), *copies.findings(), *strange.findings()], apart
+
+    def _apart(self, roots: list[Finding], damages: Damages, told: list[OfRead]) -> frozenset[causes.Gap]:
+        found = [(f, read) for f, read in told if f.kind == "queue_gap"]
+        return gaps.apart(self.facts, found, roots, damages.sound, self._taken)
 
     def _wrong(self, view: View, altered: Callable[[str, int], bool], offset: int) -> bool:
         return altered(self._holder(view, offset).name, offset)
@@ -272,8 +289,8 @@ class Questions:
         return differences(self.facts, pairs, roots, asked, Rest(self._count))
 
     def _taken(self, at: int, places: pa.Table) -> list[dict[str, Any]]:
-        rows: list[dict[str, Any]] = self.scanned.first_taken(self.views[at], places).to_pylist()
-        return rows
+        found = self.scanned.first_taken(self.views[at], places).to_pylist() if at in self.views else []
+        return list(found)
 
     def _tails(self, roots: list[Finding], looked: dict[int, Beside]) -> list[Finding]:
         replicas = self.facts.replicas

@@ -59,7 +59,8 @@ class Fault(NamedTuple):
 
 
 def explain(runs: Runs, *, whole: bool) -> list[Fault]:
-    """Name every break of one queue. ``whole``: the log begins at 0, so the queue must too.
+    """Name every break of one queue. ``whole``: the log begins at 0, so the queue must too. What it lacks
+    then may have stood from there on.
 
     A queue that starts again at 0 and goes on at 1 is a topic that was deleted and created again: no fault if
     something tells of that, else in doubt.
@@ -71,7 +72,7 @@ def explain(runs: Runs, *, whole: bool) -> list[Fault]:
     for at, run in enumerate(runs.listed):
         walk.take(run, begins_again=_begins_again(runs, at, walk.expected), remade=run.offset <= runs.remade)
     faults = walk.faults + [
-        Fault("queue_gap", left.last, right.offset + 1, begin, "", str(begin), str(end), end - begin)
+        Fault("queue_gap", left, right.offset + 1, begin, "", str(begin), str(end), end - begin)
         for begin, end, left, right in walk.gaps
     ]
     if runs.more:
@@ -82,8 +83,8 @@ def explain(runs: Runs, *, whole: bool) -> list[Fault]:
     return sorted(faults, key=lambda f: (f.offset, f.kind))
 
 
-Gap = tuple[int, int, Run, Run]
-"""[from, to) was skipped between two runs."""
+Gap = tuple[int, int, int, Run]
+"""[from, to) was skipped between a physical offset and a run."""
 
 
 class _Walk:
@@ -98,7 +99,7 @@ class _Walk:
         self._closed: list[Gap] = []  # of earlier ones
         self._since = first.offset  # where this life begins
         self._lowest = first.queue_offset  # the first place taken in it
-        self._before = first
+        self._before = 0  # physical offset of the last record before
         self._reached = expected  # the place that comes next if wrong runs that follow it are right
         self._wrong = (-1, -1)  # places of the wrong runs before, which follow each other
 
@@ -128,14 +129,14 @@ class _Walk:
         else:
             self._below(run)
             self.expected = max(self.expected, run.end)
-        self._before, self._reached, self._wrong = run, self.expected, (-1, -1)
+        self._before, self._reached, self._wrong = run.last, self.expected, (-1, -1)
 
     def _take_wrong(self, run: Run) -> None:
         if run.queue_offset == self._reached:
             self._reached = run.end
         begin, end = self._wrong
         self._wrong = (begin if end == run.queue_offset else run.queue_offset), run.end
-        self._before = run
+        self._before = run.last
 
     def _below(self, run: Run) -> None:
         """The places of a run that come too late: they fill gaps, or are taken."""

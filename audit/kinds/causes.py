@@ -28,6 +28,8 @@ _TOLD_APART: Final = frozenset(
 """Kinds whose rows got their causes before they were counted: those with one, and those without."""
 
 _FOLDED: Final = entries.KINDS | index.KINDS
+_LOST: Final = ("acked_missing",)
+"""What explains a gap of its own place, and no other."""
 
 CAUSES: Final = {
     "queue_gap": (
@@ -79,13 +81,26 @@ Hidden = Callable[[str, str, int, int], bool]
 """Whether a row that is only counted, of a kind and replica, overlaps a stretch."""
 
 
+Gap = tuple[str, int, int, str, int, int]
+"""Which gap of which replica's log."""
+NO_GAPS: Final = frozenset[Gap]()
+
+
+def gap_of(f: Finding, replica: str) -> Gap:
+    return replica, f.phys_offset, f.until, f.topic, f.queue_id, f.queue_offset
+
+
 def link(
-    findings: Iterable[Finding], replicas: Sequence[str], hidden: Hidden = lambda *place: False
+    findings: Iterable[Finding],
+    replicas: Sequence[str],
+    hidden: Hidden = lambda *place: False,
+    apart: frozenset[Gap] = NO_GAPS,
 ) -> list[Finding]:
-    """Give each consequence its cause: a row that can cause it, over the same bytes of the same log."""
+    """Give each consequence its cause: a row that can cause it, over the same bytes of the same log. No
+    damage explains the gaps that are ``apart``."""
     rows = list(findings)
     links = Links(rows, replicas, hidden)
-    return [links.linked(f) for f in rows]
+    return [links.linked(f, apart) for f in rows]
 
 
 class Links:
@@ -102,26 +117,31 @@ class Links:
         self._replicas = replicas
         self._causes = _Causes((f for f in findings if not f.caused_by), hidden)
 
-    def linked(self, f: Finding) -> Finding:
-        """With its cause, if it has one."""
+    def linked(self, f: Finding, without: frozenset[Gap] = NO_GAPS) -> Finding:
+        """With its cause, if it has one; as a gap that no damage explains, if it is one of these."""
         # No damage of the log explains these.
         whole_queues = f.kind == "cq_missing" and f.records != 1 and f.found != entries.NO_ENTRY
         told_apart = f.counted and f.kind in _TOLD_APART
         apart = f.caused_by or f.phys_offset < 0 or whole_queues or told_apart
-        cause = None if apart else _cause(f, self._causes, self._replicas)
+        kinds = _LOST if f.kind == "queue_gap" and gap_of(f, f.replica) in without else CAUSES.get(f.kind, ())
+        cause = None if apart else _cause(f, kinds, self._causes, self._replicas)
         return f.follows(cause) if cause is not None else f
 
-    def of_read(self, f: Finding, names: Iterable[str]) -> Finding:
+    def of_read(self, f: Finding, names: Iterable[str], apart: frozenset[Gap] = NO_GAPS) -> Finding:
         """A place that is skipped, told of the log whose damage explains it, of those that were read."""
         if f.kind != "queue_gap":
             return f
         told = [replace(f, replica=name) for name in (f.replica, *names)]
-        return next((own for own in told if self.linked(own).caused_by), f)
+        return next((own for own in told if self.linked(own, apart).caused_by), f)
 
     def altered(self, replica: str, offset: int) -> bool:
-        """Have the others another record there, and is it this one that is wrong?"""
+        """Have the others another record there, and is it this one that is wrong? Or does it say itself that
+        it stands elsewhere?"""
         cause = self._causes.first("bytes_differ", replica, offset, offset + 1)
-        return cause is not None and not cause.ambiguous
+        return (cause is not None and not cause.ambiguous) or self.misplaced(replica, offset)
+
+    def misplaced(self, replica: str, offset: int) -> bool:
+        return self._causes.first("phys_offset_mismatch", replica, offset, offset + 1) is not None
 
 
 class _Causes:
@@ -146,9 +166,9 @@ class _Causes:
         return next((f for f in counted if f.overlaps(begin, end)), None)
 
 
-def _cause(f: Finding, causes: _Causes, replicas: Sequence[str]) -> Finding | None:
+def _cause(f: Finding, kinds: Sequence[str], causes: _Causes, replicas: Sequence[str]) -> Finding | None:
     everywhere: dict[str, Finding] = {}
-    for kind in CAUSES.get(f.kind, ()):
+    for kind in kinds:
         for name in (f.replica, "*"):
             cause = causes.first(kind, name, f.phys_offset, f.until)
             if cause is not None and _explains(cause, f):
@@ -167,11 +187,19 @@ def _explains(cause: Finding, f: Finding) -> bool:
     But in a suffix that a rejoin cuts, all goes with it, and the others have what it lacks."""
     if f.counted and (cause.counted or not (cause.phys_offset <= f.phys_offset and f.until <= cause.until)):
         return False  # some of those it counts stand elsewhere, or between those that the cause counts
+    if f.kind == "queue_gap" and cause.kind in _LOST and not _is_of_gap(cause, f):
+        return False
     suffix = cause.kind == "divergent_suffix" and cause.phys_offset <= f.phys_offset
     if f.kind == "epoch_mismatch":
         return suffix
     lost = f.kind.startswith("acked_") and f.copies == 0
     return RANK[cause.severity] <= RANK[f.severity] or (suffix and not lost)
+
+
+def _is_of_gap(lost: Finding, gap: Finding) -> bool:
+    """Is a message that is not there one of those whose places are skipped?"""
+    there = lost.counted or gap.queue_offset <= lost.queue_offset < gap.queue_offset + gap.records
+    return there and (lost.topic, lost.queue_id) == (gap.topic, gap.queue_id)
 
 
 def gaps_of_missing(found: list[Finding]) -> list[Finding]:

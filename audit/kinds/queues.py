@@ -117,29 +117,46 @@ def held_by(facts: Facts, view: View, offset: int) -> int:
     return view.base if facts.replicas[view.base].covers(offset, offset + 1) else view.replica
 
 
-def duplicates(facts: Facts, found: Iterable[pa.Table], view: View) -> Iterator[Finding]:
-    """One row for each further copy of a message, of COPIES: at-least-once senders make them: a warning."""
-    for table in found:
-        for row in table.to_pylist():
-            at = held_by(facts, view, row["offset"])
-            stretches = (row["first"], row["first"] + 1), (row["offset"], row["until"])
-            name, copies = facts.whose(at, *stretches)
-            f = facts.at(
-                "dup_message",
-                WARN,
-                at,
-                row["offset"],
-                row["until"],
-                topic=row["topic"],
-                queue_id=row["queue_id"],
-                queue_offset=row["queue_offset"],
-                uniq_key=row["uniq_key"],
-                expected=f"once, at {row['first']}",
-                found=f"again at {row['offset']}",
-                copies=copies,
-                records=1,
-            )
-            yield replace(f, replica=name)
+def duplicates(
+    facts: Facts, found: Iterable[pa.Table], view: View, misplaced: Wrong = lambda offset: False
+) -> Iterator[Finding]:
+    """One row for each further copy of a message, of COPIES: at-least-once senders make them: a warning. A
+    record that is ``misplaced`` is no copy."""
+    for row in _placed((row for table in found for row in table.to_pylist()), misplaced):
+        at = held_by(facts, view, row["offset"])
+        stretches = (row["first"], row["first"] + 1), (row["offset"], row["until"])
+        name, copies = facts.whose(at, *stretches)
+        f = facts.at(
+            "dup_message",
+            WARN,
+            at,
+            row["offset"],
+            row["until"],
+            topic=row["topic"],
+            queue_id=row["queue_id"],
+            queue_offset=row["queue_offset"],
+            uniq_key=row["uniq_key"],
+            expected=f"once, at {row['first']}",
+            found=f"again at {row['offset']}",
+            copies=copies,
+            records=1,
+        )
+        yield replace(f, replica=name)
+
+
+def _placed(rows: Iterable[dict[str, Any]], misplaced: Wrong) -> Iterator[dict[str, Any]]:
+    """The rows of a message come in log order: where its first copy is none, the next one is the first."""
+    first: dict[tuple[str, str], int] = {}
+    for row in rows:
+        if misplaced(row["offset"]):
+            continue
+        message = (row["topic"], row["uniq_key"])
+        if not misplaced(row["first"]):
+            yield row
+        elif message in first:
+            yield row | {"first": first[message]}
+        else:
+            first[message] = row["offset"]
 
 
 _STRANGE = {-1: "never sent", UNKNOWN: "another body than was sent", REFUSED: "its send was refused"}

@@ -161,7 +161,7 @@ def _moved(store: Path, writer: LogWriter, begin: int, onto: int) -> None:
 
 def _told(root: Path, writer: LogWriter, topic: str, *, places: bool) -> Path:
     """A ledger of the messages of one topic, which may not say where they stand."""
-    rows = [row for row in writer.rows if row["topic"] in topic]
+    rows = [row for row in writer.rows if row["topic"] == topic]
     kept = [row if places else {k: v for k, v in row.items() if k != "phys_offset"} for row in rows]
     return ledger_at(root, kept)
 
