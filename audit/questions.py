@@ -14,7 +14,7 @@ from audit.bounded import Rest, Unlisted
 from audit.carried import Carried
 from audit.compare import drill_down, same_bytes
 from audit.findings import INFO, Finding
-from audit.kinds import acked, beside, borders, causes, derived, entries, gaps, index, queues
+from audit.kinds import acked, beside, borders, causes, copies, derived, entries, gaps, index, queues
 from audit.kinds import tails as tail_kinds
 from audit.kinds.damage import Damages
 from audit.kinds.differences import Asked, differences
@@ -113,6 +113,7 @@ class Questions:
         found += self._index(looked)
         found += self._derived(looked)
         found += self._acked(broken, rest, damages)
+        found = copies.recounted(facts, found)
         linked = causes.link(causes.gaps_of_missing(found), names, self.hidden.overlap, apart)
         found = index.joined(entries.joined(causes.fold(linked)))
         if all(f.severity == INFO for f in found) and not self.border:
@@ -136,7 +137,7 @@ class Questions:
             ((row["topic"], row["queue_id"]), row["queue_offset"]): row["offset"]
             for row in self.carried.queues.to_pylist()
         }
-        copies = rest.bounded("further copies", by=("topic",))
+        twice = rest.bounded("further copies", by=("topic",))
         strange = rest.bounded("messages that nobody sent", by=("topic",))
         once = Once(self.folder)
         for view in self.unions:
@@ -150,7 +151,7 @@ class Questions:
                 (row, read) for row in queues.queues(self.facts, self.scanned, broken_here, view, before)
             ]
             for tables in (self._carried_copies(view), self.scanned.copies(view)):
-                copies.take(filter(once.first, queues.duplicates(self.facts, tables, view, misplaced)))
+                twice.take(filter(once.first, queues.duplicates(self.facts, tables, view, misplaced)))
                 once.next_round()
             if self.ledger is not None and self.ledger.topics:
                 strangers = self.scanned.strangers(self.ledger, view)
@@ -161,7 +162,7 @@ class Questions:
         for row, read in told:
             row = links.of_read(row, read, apart)
             asked.setdefault((row.kind, row.phys_offset, row.topic, row.queue_id, row.queue_offset), row)
-        return broken, [*asked.values(), *copies.findings(), *strange.findings()], apart
+        return broken, [*asked.values(), *twice.findings(), *strange.findings()], apart
 
     def _apart(self, roots: list[Finding], damages: Damages, told: list[OfRead]) -> frozenset[causes.Gap]:
         found = [(f, read) for f, read in told if f.kind == "queue_gap"]

@@ -140,7 +140,7 @@ class _Advice:
     def _first_anew(self, findings: Sequence[Finding]) -> tuple[Replica | None, Replica | None]:
         for f in sorted(findings, key=_rank):
             own = self._replicas.get(f.replica)
-            if own is not None and _wants_anew(f):
+            if own is not None and self._wants_anew(f):
                 leader = self._right.leader(own)
                 if leader is not None:
                     return own, leader
@@ -205,7 +205,7 @@ class _Advice:
         told = self._of_store(f, own) if own is not None else ""
         if told:
             return told
-        if _is_nowhere(f):
+        if self._is_nowhere(f):
             return _NOWHERE[f.kind]
         if f.kind in ("divergent_suffix", "extra_tail"):
             return f"{_FOLLOW} {_CUT}"
@@ -220,30 +220,34 @@ class _Advice:
         if own is self._anew and self._leader is not None and f.kind in _MADE_BY_ANEW:
             begin, name = _ANEW.get(f.kind, "Start"), self._leader.name
             return f"{begin} the broker with an empty store while {name} leads: it copies the master's."
-        if _wants_anew(f):
+        if self._wants_anew(f):
             return _KEEP if len(self._replicas) > 1 else _ALONE
-        return self._longer(f, own) if f.kind == "short_tail" and not _is_nowhere(f) else ""
+        return self._longer(f, own) if f.kind == "short_tail" and not self._is_nowhere(f) else ""
 
     def _longer(self, f: Finding, own: Replica) -> str:
         """Who follows a shorter log is cut to it: the one that has the rest has to lead."""
         able = self._right.leaders(own, f.phys_offset, f.until)
         if able:
             return f"{_FOLLOW} {able[0].name} has to lead, which has what this log lacks."
-        return _NO_SOURCE if f.copies else _FOLLOW
+        return _NO_SOURCE if f.copies or self._goes_on(f) else _FOLLOW
+
+    def _goes_on(self, f: Finding) -> bool:
+        """Has another log all that one ends too early for? What it has there need not be right."""
+        others = (r for r in self._replicas.values() if r.name != f.replica and not r.empty)
+        return any(r.start <= f.phys_offset and f.until <= r.end for r in others)
+
+    def _is_nowhere(self, f: Finding) -> bool:
+        nowhere = f.severity == ERROR and not f.copies and f.kind in _NOWHERE
+        return nowhere and not (f.kind == "short_tail" and self._goes_on(f))
+
+    def _wants_anew(self, f: Finding) -> bool:
+        return f.kind in _ANEW and f.severity != INFO and not f.ambiguous and not self._is_nowhere(f)
 
 
 def _is_of_empty_file(f: Finding, own: Replica) -> bool:
     """A repair takes a segment of 0 bytes for one that is gone."""
     empty = {s.base for s in own.segments if not s.size_bytes}
     return f.kind == "unreadable_region" and f.phys_offset in empty
-
-
-def _wants_anew(f: Finding) -> bool:
-    return f.kind in _ANEW and f.severity != INFO and not f.ambiguous and not _is_nowhere(f)
-
-
-def _is_nowhere(f: Finding) -> bool:
-    return f.severity == ERROR and not f.copies and f.kind in _NOWHERE
 
 
 _OTHERWISE: Final = (

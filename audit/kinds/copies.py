@@ -1,0 +1,61 @@
+"""How many replicas hold what one lacks? Of any part of it so many at the least; none that is wrong there.
+
+Rows are told while others are not known yet: what the ledger says, or which of two copies was altered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from typing import Final
+
+from audit.findings import Finding
+from audit.intervals import Interval
+from audit.kinds.damage import DAMAGE
+from audit.kinds.facts import Facts
+from audit.kinds.tails import of_group
+
+_WRONG: Final = DAMAGE | {"bytes_differ", "divergent_suffix", "acked_missing", "acked_mismatch"}
+_RECOUNTED: Final = DAMAGE | {"short_tail"}
+
+
+def recounted(facts: Facts, found: Sequence[Finding]) -> list[Finding]:
+    """``found``, all of it. Rows that only count others say nothing of one place."""
+    wrong: dict[str, list[Interval]] = {r.name: [] for r in facts.replicas}
+    for f in found:
+        if f.kind in _WRONG and not f.counted and f.phys_offset >= 0:
+            for name in wrong if f.replica == "*" else (f.replica,):
+                wrong[name].append((f.phys_offset, max(f.until, f.phys_offset + 1)))
+    at = {r.name: at for at, r in enumerate(facts.replicas)}
+    return [_again(facts, f, at[f.replica], wrong) if _is_asked(f, at) else f for f in found]
+
+
+def _is_asked(f: Finding, at: Mapping[str, int]) -> bool:
+    told = f.kind in _RECOUNTED and f.copies > 0 and not f.counted
+    return told and f.replica in at and 0 <= f.phys_offset < f.until
+
+
+def _again(facts: Facts, f: Finding, at: int, wrong: Mapping[str, list[Interval]]) -> Finding:
+    others = {b: _within(wrong[r.name], f) for b, r in enumerate(facts.replicas) if b != at}
+    if f.kind != "short_tail" and not any(others.values()):
+        return f
+    ends = ((r.start, r.end) for r in facts.replicas)
+    edges = {edge for spans in (*others.values(), ends) for span in spans for edge in span}
+    inside = sorted({f.phys_offset, f.until, *(edge for edge in edges if f.phys_offset < edge < f.until)})
+    copies = f.copies
+    for piece in pairwise(inside):
+        bad = {b for b, spans in others.items() if any(a < piece[1] and piece[0] < e for a, e in spans)}
+        if bad or f.kind == "short_tail":
+            copies = min(copies, facts.votes(_holders(facts, f, at, piece) - bad, piece[0]))
+    return replace(f, copies=copies)
+
+
+def _within(spans: Iterable[Interval], f: Finding) -> list[Interval]:
+    return [span for span in spans if f.overlaps(*span)]
+
+
+def _holders(facts: Facts, f: Finding, at: int, piece: Interval) -> set[int]:
+    if f.kind != "short_tail":
+        return set(facts.copies(at, *piece))
+    return set(facts.holders(*piece)) & set(of_group(facts)) - {at}
