@@ -33,6 +33,7 @@ from tests.audit import learner
 from tests.audit.border import BORDER, PLACES, append, made
 from tests.audit.counted import check_counted, check_damage, lost_and_repeated, much_damaged
 from tests.audit.extremes import extreme
+from tests.audit.moved import in_many_ways
 from tests.audit.plants import (
     PLANTS,
     delayed,
@@ -144,6 +145,17 @@ def without_records(root: Path) -> tuple[list[Path], Path]:
         for segment in (store / "commitlog").iterdir():
             segment.unlink()
     return stores, ledger
+
+
+def test_moved_and_misplaced_records_and_a_gap_that_all_have_give_the_same_rows(
+    engine: object, tmp_path: Path
+) -> None:
+    """Its ledger does not say where its messages stand."""
+    stores, ledger = in_many_ways(tmp_path)
+    local, spark = same(run_local(stores, ledger), run_spark(engine, stores, ledger))
+    assert local == spark
+    roots = {(f.kind, f.replica) for f in local if f.severity == "error" and not f.caused_by}
+    assert {("bytes_differ", "r0"), ("phys_offset_mismatch", "r1")} <= roots
 
 
 LAWFUL: dict[str, Callable[[Path], tuple[list[Path], Path | None]]] = {

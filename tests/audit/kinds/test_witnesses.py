@@ -10,6 +10,7 @@ import pytest
 from audit.reading.record import MAGIC_BLANK
 from audit.results.repair import steps
 from audit.run import Report
+from tests.audit.moved import moved, told
 from tests.audit.plants import ledger_at, make, make_queued, run_local, topic_created_again
 from tests.audit.stores import SEGMENT, LogWriter, copies, look, patch, record
 
@@ -56,8 +57,8 @@ def test_a_ledger_outweighs_two_copies_of_a_message_that_waits(tmp_path: Path) -
     stores = copies(writer.root)
     for store in stores[1:]:
         patch(store, at, record(at, 0, b"LATE", key="late", topic=topic, queue_id=2))
-    told = [row | ({"topic": "T", "queue_id": 1} if row["phys_offset"] == at else {}) for row in writer.rows]
-    report = run_local(stores, ledger_at(tmp_path, told))
+    rows = [row | ({"topic": "T", "queue_id": 1} if row["phys_offset"] == at else {}) for row in writer.rows]
+    report = run_local(stores, ledger_at(tmp_path, rows))
     assert {replica for replica, *_ in _differ(report)} == {"r1", "r2"}
     assert "r0" not in {replica for replica, _ in _commands(report)}
 
@@ -87,9 +88,9 @@ def test_no_copy_is_given_up_while_no_other_is_right_everywhere(tmp_path: Path) 
     at = _at(writer, 60) + 41
     patch(stores[0], at, bytes([look(stores[0], at, 1)[0] ^ 4]))
     report = run_local(stores, ledger)
-    told = [step.why for step in steps(report.findings, report.replicas)]
-    assert told
-    assert not any("empty store" in why for why in told)
+    whys = [step.why for step in steps(report.findings, report.replicas)]
+    assert whys
+    assert not any("empty store" in why for why in whys)
 
 
 def _blank(stores: list[Path], begin: int) -> None:
@@ -151,21 +152,6 @@ def test_a_topic_that_was_made_again_and_a_flipped_bit_convict_the_damaged_copy(
         assert {name for name, _ in _commands(report)} == {"r0"}, "nothing of the sound ones is overwritten"
 
 
-def _moved(store: Path, writer: LogWriter, begin: int, onto: int) -> None:
-    """A message's own bytes over another of the same size, with its place in the log put right."""
-    raw = bytearray(look(store, begin, struct.unpack(">i", look(store, begin, 4))[0]))
-    assert len(raw) == struct.unpack(">i", look(store, onto, 4))[0]
-    raw[28:36] = struct.pack(">q", onto)
-    patch(store, onto, bytes(raw))
-
-
-def _told(root: Path, writer: LogWriter, topic: str, *, places: bool) -> Path:
-    """A ledger of the messages of one topic, which may not say where they stand."""
-    rows = [row for row in writer.rows if row["topic"] == topic]
-    kept = [row if places else {k: v for k, v in row.items() if k != "phys_offset"} for row in rows]
-    return ledger_at(root, kept)
-
-
 def _with_system_record(root: Path, replicas: int) -> tuple[list[Path], LogWriter, int]:
     """One of a topic that no ledger lists stands between messages that are as long."""
     writer = LogWriter(root / "origin")
@@ -183,8 +169,8 @@ def test_an_acknowledged_message_copied_over_another_record_convicts_its_copy(
 ) -> None:
     """All replicas have the message: that one has it twice says nothing against the others."""
     stores, writer, at = _with_system_record(tmp_path, 3)
-    _moved(stores[0], writer, _at(writer, of), at)
-    report = run_local(stores, _told(tmp_path, writer, "T", places=places))
+    moved(stores[0], _at(writer, of), at)
+    report = run_local(stores, told(tmp_path, writer, places=places))
     assert _differ(report) == [("r0", "error", 2, "")]
     assert {replica for replica, command in _commands(report) if " repair " not in command} == set()
 
@@ -194,8 +180,8 @@ def test_of_two_copies_no_ledger_convicts_the_one_without_a_message_that_both_ha
     places: bool, tmp_path: Path
 ) -> None:
     stores, writer, at = _with_system_record(tmp_path, 2)
-    _moved(stores[0], writer, _at(writer, 14), at)
-    report = run_local(stores, _told(tmp_path, writer, "T", places=places))
+    moved(stores[0], _at(writer, 14), at)
+    report = run_local(stores, told(tmp_path, writer, places=places))
     assert [f.ambiguous for f in report.findings if f.kind == "bytes_differ"] == [True]
     assert not any("dd if=" in command for _, command in _commands(report))
 
@@ -206,8 +192,8 @@ def test_of_two_copies_the_one_that_lacks_an_acknowledged_message_is_wrong(
     places: bool, wrong: int, tmp_path: Path
 ) -> None:
     stores, writer, _ = make(tmp_path, 2)
-    _moved(stores[wrong], writer, _at(writer, 30), _at(writer, 20))
-    report = run_local(stores, _told(tmp_path, writer, "T", places=places))
+    moved(stores[wrong], _at(writer, 30), _at(writer, 20))
+    report = run_local(stores, told(tmp_path, writer, places=places))
     assert [row[0] for row in _differ(report)] == [f"r{wrong}"]
     assert not any(f.ambiguous for f in report.findings)
 
