@@ -99,7 +99,7 @@ class _Walk:
         self._closed: list[Gap] = []  # of earlier ones
         self._since = first.offset  # where this life begins
         self._lowest = first.queue_offset  # the first place taken in it
-        self._before = 0  # physical offset of the last record before
+        self._before = 0  # physical offset of the last record before that is right
         self._reached = expected  # the place that comes next if wrong runs that follow it are right
         self._wrong = (-1, -1)  # places of the wrong runs before, which follow each other
 
@@ -136,7 +136,6 @@ class _Walk:
             self._reached = run.end
         begin, end = self._wrong
         self._wrong = (begin if end == run.queue_offset else run.queue_offset), run.end
-        self._before = run.last
 
     def _below(self, run: Run) -> None:
         """The places of a run that come too late: they fill gaps, or are taken."""

@@ -29,7 +29,7 @@ _TOLD_APART: Final = frozenset(
 
 _FOLDED: Final = entries.KINDS | index.KINDS
 _LOST: Final = ("acked_missing",)
-"""What explains a gap of its own place, and no other."""
+"""What explains a gap of its own place, or beside it."""
 
 CAUSES: Final = {
     "queue_gap": (
@@ -197,7 +197,10 @@ def _explains(cause: Finding, f: Finding) -> bool:
 
 
 def _is_of_gap(lost: Finding, gap: Finding) -> bool:
-    """Is a message that is not there one of those whose places are skipped?"""
+    """Is a message that is not there one of those whose places are skipped? Or does a record around the gap
+    stand in its place, which is none of that queue then?"""
+    if lost.phys_offset in (gap.phys_offset, gap.until - 1):
+        return True
     there = lost.counted or gap.queue_offset <= lost.queue_offset < gap.queue_offset + gap.records
     return there and (lost.topic, lost.queue_id) == (gap.topic, gap.queue_id)
 

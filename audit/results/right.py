@@ -82,8 +82,8 @@ class Right:
         self._sources.clear()
 
     def _note_of_log(self, f: Finding) -> None:
-        if f.kind not in _OF_THE_LOG or _is_beside(f):
-            return
+        if f.kind not in _OF_THE_LOG or _is_beside(f) or (f.kind == "queue_gap" and f.caused_by):
+            return  # what a gap follows from names the copy where it is wrong, not from record to record
         for name in self._stretches if f.ambiguous else {f.replica} & self._stretches.keys():
             self._note(f, name)
 

@@ -110,7 +110,7 @@ def test_a_record_that_others_have_otherwise_tells_no_place(place: int) -> None:
     """A place far ahead made all behind it look out of order, and a real gap there was not named as one."""
     faults = explain(with_wrong(0, 1, 2, place, 4, 5, 8, 9, wrong=3), whole=True)
     assert [(f.kind, f.offset, f.queue_offset, f.records) for f in faults] == [
-        ("queue_gap", 300, 3, 1),
+        ("queue_gap", 200, 3, 1),
         ("queue_gap", 500, 6, 2),
     ]
 
