@@ -232,9 +232,8 @@ class _Advice:
         return _NO_SOURCE if f.copies or self._goes_on(f) else _FOLLOW
 
     def _goes_on(self, f: Finding) -> bool:
-        """Has another log all that one ends too early for? What it has there need not be right."""
-        others = (r for r in self._replicas.values() if r.name != f.replica and not r.empty)
-        return any(r.start <= f.phys_offset and f.until <= r.end for r in others)
+        """Does another log reach to where one ends too early? What it has before need not be right."""
+        return any(f.until <= r.end for r in self._replicas.values() if r.name != f.replica and not r.empty)
 
     def _is_nowhere(self, f: Finding) -> bool:
         nowhere = f.severity == ERROR and not f.copies and f.kind in _NOWHERE
