@@ -5,7 +5,7 @@ Rows are told while others are not known yet: what the ledger says, or which of 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import Final
@@ -38,17 +38,26 @@ def _is_asked(f: Finding, at: Mapping[str, int]) -> bool:
 
 def _again(facts: Facts, f: Finding, at: int, wrong: Mapping[str, list[Interval]]) -> Finding:
     others = {b: _within(wrong[r.name], f) for b, r in enumerate(facts.replicas) if b != at}
-    if f.kind != "short_tail" and not any(others.values()):
+    every = f.kind == "short_tail"
+    if not every and not any(others.values()):
         return f
-    ends = ((r.start, r.end) for r in facts.replicas)
-    edges = {edge for spans in (*others.values(), ends) for span in spans for edge in span}
-    inside = sorted({f.phys_offset, f.until, *(edge for edge in edges if f.phys_offset < edge < f.until)})
-    copies = f.copies
-    for piece in pairwise(inside):
-        bad = {b for b, spans in others.items() if any(a < piece[1] and piece[0] < e for a, e in spans)}
-        if bad or f.kind == "short_tail":
-            copies = min(copies, facts.votes(_holders(facts, f, at, piece) - bad, piece[0]))
-    return replace(f, copies=copies)
+    counts = [f.copies]
+    for piece in _pieces(facts, f, others.values()):
+        bad = {b for b, spans in others.items() if any(_meets(span, piece) for span in spans)}
+        if bad or every:
+            counts.append(facts.votes(_holders(facts, f, at, piece) - bad, piece[0]))
+    return replace(f, copies=min(counts))
+
+
+def _pieces(facts: Facts, f: Finding, wrong: Iterable[Sequence[Interval]]) -> Iterator[Interval]:
+    """In each of which another replica is wrong or not, and has all or nothing."""
+    spans = [*((r.start, r.end) for r in facts.replicas), *(span for own in wrong for span in own)]
+    edges = {edge for span in spans for edge in span if f.phys_offset < edge < f.until}
+    return pairwise(sorted({f.phys_offset, f.until, *edges}))
+
+
+def _meets(one: Interval, two: Interval) -> bool:
+    return one[0] < two[1] and two[0] < one[1]
 
 
 def _within(spans: Iterable[Interval], f: Finding) -> list[Interval]:

@@ -48,22 +48,31 @@ def apart(
     asked = [(f, name) for f, names in gaps for name in {f.replica, *names} if _may_explain(damages, f, name)]
     if not asked:
         return frozenset()
-    places = list(dict.fromkeys(place for f, _ in asked for place in _places(f)))[:_ASKED_MAX]
-    known = set(places)
-    table = pa.Table.from_pylist([dict(zip(TAKEN.names, p, strict=True)) for p in places], schema=TAKEN)
-    stands: dict[str, dict[Place, int]] = {}
+    stands = _stands(facts, [place for f, _ in asked for place in _places(f)], taken)
+    return frozenset(gap_of(f, name) for f, name in asked if not _explains(damages[name], f, name, stands))
+
+
+Stands = dict[str, dict[Place, int]]
+"""Of each replica: where the places stand in its log, -1 is nowhere; of those that were asked."""
+
+
+def _stands(facts: Facts, places: Iterable[Place], taken: Taken) -> Stands:
+    rows = list(dict.fromkeys(places))[:_ASKED_MAX]
+    table = pa.Table.from_pylist([dict(zip(TAKEN.names, row, strict=True)) for row in rows], schema=TAKEN)
+    stands: Stands = {}
     for at, r in enumerate(facts.replicas):
-        rows = taken(at, table)
-        stands[r.name] = {tuple(row[name] for name in TAKEN.names): row["offset"] for row in rows}
-    unexplained = []
-    for f, name in asked:
-        others = [found for other, found in stands.items() if other != name]
-        own = (place for place in _places(f) if place in known)
-        if not all(
-            _is_explained(damages[name], f, [found.get(place, -1) for found in others]) for place in own
-        ):
-            unexplained.append(gap_of(f, name))
-    return frozenset(unexplained)
+        stands[r.name] = dict.fromkeys(rows, -1)
+        for row in taken(at, table):
+            place = (row["topic"], row["queue_id"], row["queue_offset"], row["since"])
+            stands[r.name][place] = row["offset"]
+    return stands
+
+
+def _explains(damage: _Damage, f: Finding, name: str, stands: Stands) -> bool:
+    """Does a replica's damage explain each place of a gap?"""
+    others = [found for other, found in stands.items() if other != name]
+    asked = [place for place in _places(f) if place in stands[name]]
+    return all(_is_explained(damage, f, [found[place] for found in others]) for place in asked)
 
 
 def _damages(facts: Facts, roots: Sequence[Finding], sound: Sound) -> dict[str, _Damage]:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from audit.kinds import witnesses
 from audit.reading.record import MAGIC_BLANK
 from audit.results.repair import steps
 from audit.run import Report
@@ -206,3 +207,17 @@ def test_a_message_delivered_elsewhere_than_its_sender_was_told_is_known_by_its_
         for row in writer.rows
     ]
     assert [row[0] for row in _differ(run_local(stores, ledger_at(tmp_path, rows)))] == ["r1"]
+
+
+def test_no_majority_decides_where_whole_logs_were_asked_often_enough(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A ledger that does not say where its messages stand may speak for the fewer copies."""
+    stores, writer, _ = make(tmp_path)
+    _altered(stores[1:], writer)
+    ledger = told(tmp_path, writer, places=False)
+    assert {replica for replica, *_ in _differ(run_local(stores, ledger))} == {"r1", "r2"}
+    monkeypatch.setattr(witnesses, "_ASKED_MAX", 0)
+    report = run_local(stores, ledger)
+    assert {f.ambiguous for f in report.findings if f.kind == "bytes_differ"} == {True}
+    assert not any("dd if=" in command for _, command in _commands(report))
