@@ -334,9 +334,9 @@ class Questions:
         if self.ledger is None:
             return []
         again = tuple((*queue, at) for queue, runs in sorted(broken.items()) for at in begins_again(runs))
-        views = self.views, self.unions
         taken = beside.not_by_retention(self.facts, self.looked)
         harm = acked.Harm(taken, damages.overlap)
+        views = self.views, damages
         result = acked.check(self.facts, self.scanned, self.ledger, *views, again, rest, harm)
         self.expired = result.expired
         return result.findings + acked.mostly_expired(result.expired, len(self.ledger))

@@ -15,7 +15,9 @@ from typing import Any, Final, NamedTuple
 from audit.bounded import NO_REST, Rest
 from audit.findings import ERROR, WARN, Finding
 from audit.intervals import Interval
+from audit.kinds.damage import Damages
 from audit.kinds.facts import Facts
+from audit.kinds.unplaced import Unplaced
 from audit.ledger import Ledger
 from audit.plan import own_parts
 from audit.reading.layout import Replica
@@ -51,10 +53,10 @@ class AckedResult:
 
 @dataclass(frozen=True, slots=True)
 class _Places:
-    """Where messages stand in any log, and at which place each queue begins in the log that begins first."""
+    """Where messages stand in any log."""
 
     facts: Facts
-    queue_starts: dict[tuple[str, int], int]
+    unplaced: Unplaced
     taken: Sequence[Interval]  # what logs lack, and no retention removed
 
     def where(self, row: Row) -> int:
@@ -83,26 +85,15 @@ class _Places:
         return self.held(row) and not r.start <= self.where(row) < r.end
 
     def _was_taken(self, where: int) -> bool:
-        """Did a replica have the place when its broker stopped, or has it yet, unreadable? A message whose
-        place is not known may have stood in what logs lack before their starts."""
-        if where >= 0:
-            return any(begin <= where < end for begin, end in self.taken)
-        return any(begin < self._first() for begin, _ in self.taken)
-
-    def _first(self) -> int:
-        """Where the log begins that goes back furthest."""
-        replicas = self.facts.replicas
-        return min(r.start for r in ([r for r in replicas if not r.empty] or replicas))
+        """Did a replica have the place when its broker stopped, or has it yet, unreadable?"""
+        return any(begin <= where < end for begin, end in self.taken)
 
     def _before_all(self, row: Row, where: int) -> bool:
         """Does each log that reaches it begin behind it? One that ends before says nothing of it."""
-        if where >= 0:
-            reaching = [r.start for r in self.facts.replicas if not r.empty and r.end > where]
-            return bool(reaching) and where < min(reaching)
-        if self._first() == 0:
-            return False
-        first = self.queue_starts.get((row["topic"], row["queue_id"]))
-        return first is not None and int(row["queue_offset"]) < first
+        if where < 0:
+            return self.unplaced.expired(row["topic"], int(row["queue_id"]), int(row["queue_offset"]))
+        reaching = [r.start for r in self.facts.replicas if not r.empty and r.end > where]
+        return bool(reaching) and where < min(reaching)
 
 
 def check(
@@ -110,18 +101,18 @@ def check(
     log: ScannedLog,
     ledger: Ledger,
     views: dict[int, View],
-    unions: Sequence[View],
+    damages: Damages,
     again: tuple[Again, ...],
     rest: Rest = NO_REST,
     harm: Harm = NO_HARM,
 ) -> AckedResult:
     """Join the ledger with every log; one row for a message on all replicas (``*``), else one a replica.
-    ``unions``: the log as far back as any replica holds it, by which a message is too old.
+    What was taken from a log, or may lie in what is damaged, is missing, not too old.
 
     What is not listed one by one goes to ``rest``."""
     shared = _sharing(facts, views)
     asked = [facts.reference, *(at for at in views if at != facts.reference and at not in shared)]
-    places = _Places(facts, _queue_starts(log, [*unions, *(views[at] for at in asked)]), harm.taken)
+    places = _Places(facts, Unplaced(facts, log, views, damages, harm.taken), harm.taken)
     found = rest.bounded("acknowledged messages", by=("topic", "queue_id"))
     orders = _Orders()
     expired = 0
@@ -151,16 +142,6 @@ def _in_any(row: Row) -> Row:
     if row["fault"] == "untold" and row["held"] >= 0:
         return row | {"fault": "missing", "offset": -1}
     return row
-
-
-def _queue_starts(log: ScannedLog, views: Sequence[View]) -> dict[tuple[str, int], int]:
-    """The lowest place of each queue in any of them."""
-    starts: dict[tuple[str, int], int] = {}
-    for view in dict.fromkeys(views):
-        for row in log.queue_starts(view).to_pylist():
-            queue = (row["topic"], row["queue_id"])
-            starts[queue] = min(starts.get(queue, row["queue_offset"]), row["queue_offset"])
-    return starts
 
 
 def _sharing(facts: Facts, views: dict[int, View]) -> list[int]:

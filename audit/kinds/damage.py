@@ -79,6 +79,18 @@ class Damages:
         names = ((at, self._facts.replicas[at].name) for at in holders)
         return [at for at, name in names if not self.overlap(name, begin, end)]
 
+    def unheld(self) -> Iterator[Interval]:
+        """What cannot be read on any replica that holds it, and may have been any record. One whose bytes do
+        not match their CRC still tells which it was."""
+        for at in range(len(self._facts.replicas)):
+            for row in self._of(at) if self._has(at) else ():
+                if row["kind"] != "crc_mismatch":
+                    yield from (span for span in self._pieces(at, row) if not self.held(at, *span))
+
+    def held(self, at: int, begin: int, end: int) -> bool:
+        """Has another replica undamaged what this one should have there?"""
+        return bool(self.sound(self._facts.copies(at, begin, end), begin, end))
+
     def _has(self, at: int) -> bool:
         reference = self._facts.reference
         return any(self._rows.rows(of) for of in (at, reference) if of == at or self._equal(at))
