@@ -13,9 +13,17 @@ from audit.findings import ERROR, WARN, Finding
 from audit.intervals import Interval
 from audit.kinds.damage import Sound
 from audit.kinds.facts import Facts
-from audit.reading.beside import BOOT, EPOCHS, IDENTITY, TIMERCHECK, WHEEL, Beside
+from audit.reading.beside import EPOCHS, IDENTITY, TIMERCHECK, WHEEL, Beside
 from audit.reading.config_tables import SUFFIX
-from audit.reading.layout import BLANK_CHECKPOINT, CHECKPOINT
+from audit.reading.last_writer import BOOT
+from audit.reading.layout import (
+    ALL,
+    BLANK_CHECKPOINT,
+    CHECKPOINT,
+    GONE_CHECKPOINT,
+    UNMARKED_CHECKPOINT,
+    Replica,
+)
 from audit.reading.queue_files import Queue
 from model.message import LMQ_PREFIX
 
@@ -29,11 +37,7 @@ def beside(facts: Facts, looked: Mapping[int, Beside], sound: Sound) -> list[Fin
     """``looked``: by replica."""
     found = []
     for at, own in sorted(looked.items()):
-        blank = facts.replicas[at].checkpoint_problem == BLANK_CHECKPOINT
-        said_nothing = (
-            {CHECKPOINT: BLANK_CHECKPOINT} if blank and CHECKPOINT in own.present - own.sealed else {}
-        )
-        for file, why in sorted((said_nothing | own.problems).items()):
+        for file, why in sorted((_unmarked(facts, at, own) | own.problems).items()):
             found.append(_row(facts, "file_corrupt", at, file, "as it was written", why))
         for file, why in sorted(own.unread.items()):
             found.append(Finding("file_unreadable", ERROR, facts.replicas[at].name, file, found=why))
@@ -42,16 +46,24 @@ def beside(facts: Facts, looked: Mapping[int, Beside], sound: Sound) -> list[Fin
     return found + list(_timers(facts, looked)) + list(_starts(facts, looked, sound))
 
 
+def _unmarked(facts: Facts, at: int, own: Beside) -> dict[str, str]:
+    """A checkpoint that lost keelmq's mark, and all that was sealed with it."""
+    why = facts.replicas[at].checkpoint_problem
+    lost = why in (BLANK_CHECKPOINT, UNMARKED_CHECKPOINT) and CHECKPOINT in own.present - own.sealed
+    return {CHECKPOINT: why} if lost else {}
+
+
 def _row(facts: Facts, kind: str, at: int, file: str, expected: str, found: str) -> Finding:
     return Finding(kind, WARN, facts.replicas[at].name, file, expected=expected, found=found)
 
 
 def _missing(facts: Facts, at: int, looked: Mapping[int, Beside]) -> dict[str, str]:
-    """What a store that was stopped in order lacks: one of two copies, or what all others like it have; and
-    tables of which only the changes are left."""
+    """What a store that was stopped in order lacks: one of two copies, or what all others like it have. What
+    any lacks: tables of which only the changes are left, and a checkpoint, which a keelmq makes first."""
     own = looked[at]
     if not _settled(facts, at):
-        return _tables(own)
+        gone = facts.replicas[at].checkpoint_problem == GONE_CHECKPOINT and not facts.replicas[at].empty
+        return _tables(own) | ({CHECKPOINT: "a keelmq's, as the others have"} if gone else {})
     found = _copies(own) | _tables(own)
     others = [o for b, o in looked.items() if b != at and _settled(facts, b) and o.ours == own.ours]
     if others:
@@ -136,9 +148,25 @@ def not_by_retention(facts: Facts, looked: Mapping[int, Beside]) -> list[Interva
     for at, r in enumerate(facts.replicas):
         found += [(unread.base, r.segment_end(unread)) for unread, _ in r.unread]
         reached = min(max(r.promised, looked[at].was_longer), facts.histories.left(at))
-        if not r.empty and reached > r.end:
-            found.append((r.end, reached))
+        if reached > r.end and _had(r, looked[at]):
+            found.append((r.end if r.segments else _began(facts, looked[at], reached), reached))
     return found
+
+
+def _had(r: Replica, own: Beside) -> bool:
+    """Does a log that holds nothing say that it held something? A new one has no checkpoint yet, or one with
+    nothing in it."""
+    told = r.checkpoint_problem not in (GONE_CHECKPOINT, BLANK_CHECKPOINT)
+    return not r.empty or told or own.was_longer > r.end
+
+
+def _began(facts: Facts, own: Beside, reached: int) -> int:
+    """Where a log without a file began when it reached this place: retention keeps the last file. One that
+    may have reached any place may have begun at any."""
+    size = max((r.segment_bytes for r in facts.replicas), default=0)
+    if own.log_start >= 0 and not own.written_by_others:
+        return own.log_start
+    return (reached - 1) // size * size if size and reached < ALL else 0
 
 
 def taken_from_all(facts: Facts, looked: Mapping[int, Beside]) -> list[Interval]:

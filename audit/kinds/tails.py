@@ -28,7 +28,7 @@ def tail_target(replicas: Sequence[Replica], acked_end: int) -> int:
     ends = sorted((r.end for r in held), reverse=True)
     if not ends:
         return 0
-    confirmed = max((min(r.promised, ends[0]) for r in replicas), default=0)
+    confirmed = max((min(promise(replicas, at), ends[0]) for at in range(len(replicas))), default=0)
     settled = confirmed > 0 and all(r.clean for r in replicas)
     most = ends[len(ends) // 2] if len(ends) > 2 else (ends[-1] if settled else ends[0])
     target = max(confirmed, acked_end, most, ends[-1])
@@ -148,6 +148,12 @@ def of_group(facts: Facts) -> list[int]:
 def left_by_election(replicas: Sequence[Replica], at: int) -> int:
     """From where on a later epoch, of which no log has anything, cuts a log; -1: none does. The log that
     began it may have lost its end since. What may have been promised is not cut without a word."""
+    begin = _cut_by_election(replicas, at)
+    return begin if replicas[at].promised <= begin else -1
+
+
+def _cut_by_election(replicas: Sequence[Replica], at: int) -> int:
+    """The same, whatever was promised."""
     r = replicas[at]
     starts = [
         start
@@ -156,8 +162,16 @@ def left_by_election(replicas: Sequence[Replica], at: int) -> int:
         for epoch, start in other.epochs[-1:]
         if epoch > r.epochs[-1][0] and other.end <= start < r.end
     ]
-    begin = min(starts, default=-1)
-    return begin if r.promised <= begin else -1
+    return min(starts, default=-1)
+
+
+def promise(replicas: Sequence[Replica], at: int) -> int:
+    """Up to where a log's own note asks the others to reach. One that may have said anything forbids a cut:
+    that of an election, or of a stopped group's next start. It makes no lag of a running group wrong, which
+    the others' notes do not tell."""
+    r = replicas[at]
+    cut = not _running(replicas) or _cut_by_election(replicas, at) >= 0
+    return r.promised if cut else r.confirmed
 
 
 def nothing(records: int) -> list[Finding]:
@@ -194,7 +208,8 @@ def _short_severity(replicas: Sequence[Replica], r: Replica, acked: Tail, *, run
     if acked.records or r.confirmed > r.end:
         return ERROR
     longer = [other for other in replicas if other.end > r.end]
-    if any(min(other.promised, other.end) > r.end for other in longer):
+    told = ((promise(replicas, at), other.end) for at, other in enumerate(replicas))
+    if any(min(promised, end) > r.end for promised, end in told):
         return WARN
     if _is_far(r, longer):
         return WARN

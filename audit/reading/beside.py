@@ -38,8 +38,9 @@ from audit.reading.config_tables import (
     parsed,
     problem_of,
 )
+from audit.reading.last_writer import BOOT, CONSUMER_OFFSETS, is_written_over
 from audit.reading.layout import CHECKPOINT, parse_epochs
-from audit.reading.seals import CHECKPOINT_MARK, CHECKPOINT_PARTS, is_sealed_by, seal_problem
+from audit.reading.seals import CHECKPOINT_END, CHECKPOINT_MARK, CHECKPOINT_PARTS, is_sealed_by, seal_problem
 from audit.reading.storage import Storage, names_in, open_storage
 
 _BOOT: Final[dict[str, tuple[type, ...]]] = {
@@ -55,11 +56,9 @@ _BOOT: Final[dict[str, tuple[type, ...]]] = {
 """As ``broker/membership/reboot`` writes it; a test holds the two together."""
 T = TypeVar("T")
 
-CONSUMER_OFFSETS: Final = "config/consumerOffset.json"
 TIMERCHECK: Final = "config/timercheck"
 EPOCHS: Final = "epochFileCheckpoint"
 IDENTITY: Final = "brokerIdentity"
-BOOT: Final = "bootId.json"
 WHEEL: Final = "timerwheel"
 DAMAGED: Final = "damagedRanges"
 WAS_LONGER: Final = "logWasLonger"
@@ -95,12 +94,13 @@ class Beside:
     settled: int = 0  # up to where, bytes, log and queues were whole and durable by the checkpoint
     indexed: int = -1  # up to where, bytes, the index was durable by the checkpoint; -1: it does not say
     log_start: int = -1  # where the log began by the checkpoint; -1: it does not say
+    written_over: bool = False  # RocketMQ wrote its part of keelmq's checkpoint
     was_longer: int = 0  # where the log ended before it lost its end, bytes; 0: no note of that
 
     @property
     def ours(self) -> bool:
         """Did keelmq write this store last?"""
-        return BOOT in self.present or CHECKPOINT in self.sealed
+        return (BOOT in self.present and not self.written_over) or CHECKPOINT in self.sealed
 
     @property
     def written_by_others(self) -> bool:
@@ -190,7 +190,11 @@ class _Look:
         )
 
     def _checkpoint(self, file: str, raw: bytes) -> str:
-        problem = self._sealed(file, raw, CHECKPOINT_MARK, CHECKPOINT_PARTS, 88)
+        problem = self._sealed(file, raw, CHECKPOINT_MARK, CHECKPOINT_PARTS, CHECKPOINT_END)
+        if problem and is_written_over(self._storage, raw):
+            self._found.sealed.discard(file)
+            self._found.written_over = True
+            return ""
         if not problem and file in self._found.sealed:
             self._found.settled, self._found.indexed = struct.unpack_from(">2q", raw, 72)
             self._found.log_start = _log_start(raw)

@@ -18,6 +18,7 @@ from itertools import pairwise
 from typing import Final
 
 from audit.numbers import LAST, PLACE_LAST, of_digits
+from audit.reading.last_writer import Writer, is_written_over, last_writer
 from audit.reading.record import MAGIC_V1, MAGIC_V2, Parsed, Record, parse
 from audit.reading.scan import WINDOW_BYTES, Read, find_record, skip_sound, window
 from audit.reading.seals import CHECKPOINT_MARK, PAGE_BYTES, checkpoint_problem, is_sealed_by
@@ -40,6 +41,8 @@ CHECKPOINT: Final = "checkpoint"
 _CHECKPOINT_BYTES: Final = 512
 """All that brokers write stands before; a disk writes no less."""
 BLANK_CHECKPOINT: Final = "no mark, no times and no offset"
+GONE_CHECKPOINT: Final = "it is gone"
+UNMARKED_CHECKPOINT: Final = "no mark, on a store that keelmq wrote last"
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +161,7 @@ def load(spec: StoreSpec) -> Replica:
         replica.queues = storage.exists("consumequeue")
         replica.closed |= _no_folders(storage)
         _read_checkpoint(storage, replica)
+        _miss_mark(storage, replica)
         _read_epochs(storage, replica)
         if replica.segments:
             replica.segment_bytes = max(s.size_bytes for s in replica.segments)
@@ -195,9 +199,24 @@ def _read_checkpoint(storage: Storage, replica: Replica) -> None:
         replica.blank_checkpoint = len(raw) == PAGE_BYTES and not any(raw[:_CHECKPOINT_BYTES])
         told = bool(raw) and not replica.blank_checkpoint
         replica.sealed = is_sealed_by(raw, CHECKPOINT_MARK) if told else None
+        if replica.checkpoint_problem and is_written_over(storage, raw):
+            replica.checkpoint_problem, replica.sealed = "", False
         if raw and not replica.checkpoint_problem:
             replica.confirmed = max(0, struct.unpack_from(">q", raw, 32)[0])
             return
+
+
+def _miss_mark(storage: Storage, replica: Replica) -> None:
+    """A keelmq marks what it writes, and RocketMQ leaves the mark: where keelmq wrote last, a checkpoint
+    without one is not as it was written. Its stop in order writes one; before that a new store may have
+    none, or one with nothing in it."""
+    if replica.sealed or replica.checkpoint_problem or CHECKPOINT in replica.closed or not replica.segments:
+        return
+    unmarked = replica.sealed is False
+    if (unmarked or replica.clean) and last_writer(storage) is Writer.KEELMQ:
+        blank = BLANK_CHECKPOINT if replica.blank_checkpoint else GONE_CHECKPOINT
+        replica.checkpoint_problem = UNMARKED_CHECKPOINT if unmarked else blank
+        replica.confirmed = 0
 
 
 def _read_epochs(storage: Storage, replica: Replica) -> None:
@@ -309,7 +328,8 @@ def find_ends(replicas: list[Replica]) -> None:
     for replica in replicas:
         if replica.segments:
             _set_strays_aside(replica, size)
-            replica.segment_bytes = size
+        if replica.segments or replica.unread:
+            replica.segment_bytes = size  # also of what nobody can read
     for replica in replicas:
         _find_end(replica, set())
     for replica in replicas:
@@ -326,7 +346,7 @@ def _miss_checkpoints(replicas: list[Replica]) -> None:
     lost it, and what it promised. So did one whose checkpoint has nothing in it: RocketMQ's has times."""
     for replica in replicas if any(r.sealed for r in replicas) else ():
         if replica.sealed is None and replica.segments and not replica.checkpoint_problem:
-            replica.checkpoint_problem = BLANK_CHECKPOINT if replica.blank_checkpoint else "it is gone"
+            replica.checkpoint_problem = BLANK_CHECKPOINT if replica.blank_checkpoint else GONE_CHECKPOINT
 
 
 def _set_strays_aside(replica: Replica, size: int) -> None:

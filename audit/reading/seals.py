@@ -9,6 +9,8 @@ PAGE_BYTES: Final = 4096
 CHECKPOINT_MARK: Final = b"KQ02"
 CHECKPOINT_PARTS: Final = ((0, 40), (72, 88))
 """What the CRC of a checkpoint is of."""
+CHECKPOINT_END: Final = 104
+"""With the note for audits, which goes with the seal."""
 
 
 def seal_problem(raw: bytes, mark: bytes, parts: tuple[tuple[int, int], ...], end: int) -> str:
@@ -30,4 +32,4 @@ def is_sealed_by(raw: bytes, mark: bytes) -> bool:
 
 
 def checkpoint_problem(raw: bytes) -> str:
-    return seal_problem(raw, CHECKPOINT_MARK, CHECKPOINT_PARTS, 88)
+    return seal_problem(raw, CHECKPOINT_MARK, CHECKPOINT_PARTS, CHECKPOINT_END)

@@ -4,6 +4,7 @@ promise back; and a master that wrote nothing yet is the group's."""
 from __future__ import annotations
 
 import shutil
+import struct
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,6 +12,10 @@ import pytest
 
 from audit.results.repair import steps
 from audit.run import Report
+from broker.timers.codec import encode_check
+from broker.timers.core import Note
+from model.topic import DataVersion
+from store.files.sealed import seal
 from tests.audit.parted import sealed
 from tests.audit.plants import run_local
 from tests.audit.stores import SEGMENT, LogWriter, kept, patch, write_checkpoint
@@ -148,6 +153,145 @@ def test_a_checkpoint_that_is_not_as_it_was_written_is_named(
     harm(stores[0] / "checkpoint")
     found = [(f.kind, f.replica) for f in run_local(stores, None).findings if f.segment == "checkpoint"]
     assert found == [("file_corrupt", "a")]
+
+
+def _from(begin: int, end: int) -> Callable[[Path], None]:
+    """Zeros there; its times stay."""
+
+    def zeros(checkpoint: Path) -> None:
+        raw = checkpoint.read_bytes()
+        checkpoint.write_bytes(raw[:begin] + bytes(end - begin) + raw[end:])
+
+    return zeros
+
+
+_NO_MARK = [_from(16, 512), _from(16, 104), _from(24, 104), _from(64, 104)]
+_OFFSETS = b'{"offsetTable":{}}'
+
+
+def _table(store: Path, raw: bytes) -> None:
+    (store / "config").mkdir(exist_ok=True)
+    for name in ("consumerOffset.json", "consumerOffset.json.bak"):
+        (store / "config" / name).write_bytes(raw)
+
+
+def _timers(store: Path, *, rocketmq_since: bool) -> None:
+    (store / "config").mkdir(exist_ok=True)
+    raw = encode_check(Note(5000, 7, 0), DataVersion(0, 0, 0)).ljust(4096, b"\0")
+    other = struct.pack(">q", 6000)
+    (store / "config" / "timercheck").write_bytes(other + raw[8:] if rocketmq_since else raw)
+
+
+def _of_keelmq(store: Path, shown: str) -> None:
+    """What shows that keelmq wrote this store last."""
+    if shown == "a table with its CRC":
+        _table(store, seal(_OFFSETS))
+        return
+    (store / "bootId.json").write_text('{"bootId": "x", "doubtful": false}')
+    if shown == "its timers":
+        _table(store, _OFFSETS)
+        _timers(store, rocketmq_since=False)
+
+
+@pytest.mark.parametrize("harm", _NO_MARK)
+@pytest.mark.parametrize("shown", ["a table with its CRC", "no table", "its timers"])
+@pytest.mark.parametrize("stopped", [False, True])
+def test_a_checkpoint_without_its_mark_is_rocketmqs_only_where_keelmq_was_not_last(
+    stopped: bool, shown: str, harm: Callable[[Path], None], tmp_path: Path
+) -> None:
+    """It takes no promise back."""
+    old, new = _log(tmp_path, "old", 10, old=4), _log(tmp_path, "new", 10, new=6)
+    begin = _at(old, 10)
+    stores = [kept(old, tmp_path / "a", [(1, 0)], old.end)]
+    stores += [kept(new, tmp_path / name, [(1, 0), (2, begin)], new.end) for name in "bc"]
+    for store in stores:
+        sealed(store)
+        if stopped:
+            (store / "abort").unlink()
+    _of_keelmq(stores[0], shown)
+    harm(stores[0] / "checkpoint")
+    report = run_local(stores, None)
+    assert ("divergent_suffix", "error", "a", begin) in _told(report)
+    named = [(f.kind, f.replica) for f in report.findings if f.segment == "checkpoint"]
+    assert named == [("file_corrupt", "a")]
+
+
+@pytest.mark.parametrize("harm", [_zeros, _sector])
+def test_one_store_alone_tells_that_its_stop_left_a_mark(
+    harm: Callable[[Path], None], tmp_path: Path
+) -> None:
+    log = _log(tmp_path, "origin", 20)
+    store = kept(log, tmp_path / "a", [(1, 0)], log.end)
+    sealed(store)
+    _of_keelmq(store, "no table")
+    harm(store / "checkpoint")
+    assert not any(f.segment == "checkpoint" for f in run_local([store], None).findings)
+    (store / "abort").unlink()
+    named = [(f.kind, f.replica) for f in run_local([store], None).findings if f.segment == "checkpoint"]
+    assert named == [("file_corrupt", "a")]
+
+
+def _moved(store: Path) -> None:
+    """RocketMQ's, which keelmq opened and did not write yet."""
+    write_checkpoint(store, 1000)
+    _table(store, _OFFSETS)
+    (store / "bootId.json").write_text('{"bootId": "x", "doubtful": false}')
+
+
+def _served(store: Path) -> None:
+    """keelmq's, which RocketMQ serves now: it writes its part of the small files and leaves ours."""
+    write_checkpoint(store, 500)
+    sealed(store)
+    checkpoint = store / "checkpoint"
+    checkpoint.write_bytes(struct.pack(">5q", 9, 9, 9, 1000, 1000) + checkpoint.read_bytes()[40:])
+    (store / "bootId.json").write_text('{"bootId": "x", "doubtful": false}')
+    _table(store, _OFFSETS)
+    _timers(store, rocketmq_since=True)
+
+
+@pytest.mark.parametrize("made", [_moved, _served])
+@pytest.mark.parametrize("stopped", [False, True])
+def test_a_store_that_changed_brokers_is_not_blamed(
+    stopped: bool, made: Callable[[Path], None], tmp_path: Path
+) -> None:
+    log = _log(tmp_path, "origin", 20)
+    store = kept(log, tmp_path / "a", [(1, 0)], log.end)
+    made(store)
+    if stopped:
+        (store / "abort").unlink()
+    report = run_local([store], None)
+    assert [f for f in report.findings if f.segment == "checkpoint"] == []
+    assert report.replicas[0].promised == 1000
+
+
+def test_that_rocketmq_wrote_since_excuses_no_change_of_our_part(tmp_path: Path) -> None:
+    log = _log(tmp_path, "origin", 20)
+    store = kept(log, tmp_path / "a", [(1, 0)], log.end)
+    _served(store)
+    raw = bytearray((store / "checkpoint").read_bytes())
+    raw[75] ^= 4
+    (store / "checkpoint").write_bytes(raw)
+    named = [f.kind for f in run_local([store], None).findings if f.segment == "checkpoint"]
+    assert named == ["file_corrupt"]
+
+
+@pytest.mark.parametrize("harm", [_changed, Path.unlink])
+def test_an_unknown_promise_makes_no_lawful_lag_wrong(harm: Callable[[Path], None], tmp_path: Path) -> None:
+    """Of a group that runs. That the checkpoint is not as it was, or is gone, is said."""
+    log = _log(tmp_path, "origin", 20)
+    stores = [
+        kept(log, tmp_path / name, [(1, 0)], _at(log, 10), _at(log, n))
+        for name, n in zip("abc", (19, 16, 17), strict=True)
+    ]
+    for store in stores:
+        sealed(store)
+    assert _told(run_local(stores, None)) == set()
+    harm(stores[0] / "checkpoint")
+    report = run_local(stores, None)
+    assert _told(report) == set()
+    kind = "file_missing" if harm is Path.unlink else "file_corrupt"
+    found = [(f.kind, f.replica) for f in report.findings if f.segment == "checkpoint"]
+    assert found == [(kind, "a")]
 
 
 def test_rocketmqs_among_keelmqs_needs_no_mark(tmp_path: Path) -> None:

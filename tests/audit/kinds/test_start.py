@@ -12,8 +12,12 @@ import pytest
 
 from audit.findings import Finding
 from audit.pages import sentence, textfile
+from broker.timers.codec import encode_check
+from broker.timers.core import Note
 from model.ids import PhysicalOffset
+from model.topic import DataVersion
 from store.files.checkpoint import FILE_BYTES, Checkpoint
+from tests.audit.parted import sealed
 from tests.audit.plants import make, run_local
 from tests.audit.stores import SEGMENT, LogWriter, cut, patch, write_checkpoint
 
@@ -79,8 +83,12 @@ def _rocketmq_ran_since(store: Path) -> None:
 
 
 def _rocketmq_wrote_messages_since(store: Path) -> None:
+    """Its part of each file; it leaves keelmq's as it is."""
+    _rocketmq_ran_since(store)
     raw = (store / "checkpoint").read_bytes()
-    (store / "checkpoint").write_bytes(bytes(40) + raw[40:64] + bytes(24) + raw[88:])
+    (store / "checkpoint").write_bytes(struct.pack(">5q", 9, 9, 9, 0, 0) + raw[40:])
+    ours = encode_check(Note(5000, 7, 0), DataVersion(0, 0, 0))
+    (store / "config/timercheck").write_bytes((struct.pack(">q", 6000) + ours[8:]).ljust(4096, b"\0"))
 
 
 def _an_older_keelmq_ran_since(store: Path) -> None:
@@ -283,3 +291,62 @@ def test_nor_where_it_lost_its_end(tmp_path: Path) -> None:
     write_checkpoint(stores[0], SEGMENT)
     report = run_local(stores, ledger)
     assert (report.lost, report.expired) == (len(between), 0)
+
+
+@pytest.mark.parametrize("segments", [1, 2])
+def test_a_file_that_cannot_be_read_is_no_shorter_for_being_the_only_one(
+    segments: int, tmp_path: Path
+) -> None:
+    stores, writer, ledger = make(tmp_path)
+    for store in stores:
+        (store / "abort").touch()
+    cut(stores[1], segments * SEGMENT)
+    write_checkpoint(stores[1], SEGMENT - 96)
+    for store in (stores[0], stores[2]):
+        (store / FIRST).unlink()
+    (stores[1] / FIRST).unlink()
+    (stores[1] / FIRST).mkdir()
+    gone = [row for row in writer.rows if int(str(row["phys_offset"])) < SEGMENT]
+    report = run_local(stores, ledger)
+    assert (report.lost, report.expired, report.none_lost) == (len(gone), 0, False)
+    assert [(f.phys_offset, f.until) for f in report.findings if f.kind == "file_unreadable"] == [
+        (0, SEGMENT)
+    ]
+
+
+@pytest.mark.parametrize("noted", [True, False])
+@pytest.mark.parametrize("emptied", [True, False])
+def test_a_log_that_lost_all_lost_no_less_than_its_end(emptied: bool, noted: bool, tmp_path: Path) -> None:
+    """Retention keeps the last file. Where the log began, its checkpoint may note."""
+    stores, writer, ledger = make(tmp_path)
+    for store in (stores[0], stores[2]):
+        (store / "abort").touch()
+        (store / FIRST).unlink()
+        (store / SECOND).unlink()
+    (stores[1] / "abort").touch()
+    cut(stores[1], 2 * SEGMENT)
+    write_checkpoint(stores[1], 2 * SEGMENT - 50)
+    if noted:
+        sealed(stores[1])
+    (stores[1] / SECOND).unlink()
+    if emptied:
+        (stores[1] / FIRST).unlink()
+    ends = [int(str(row["phys_offset"])) for row in writer.rows]
+    first, second = sum(at < SEGMENT for at in ends), sum(SEGMENT <= at < 2 * SEGMENT for at in ends)
+    report = run_local(stores, ledger)
+    lost = second + (first if emptied and noted else 0)
+    assert (report.lost, report.expired) == (lost, first if emptied and not noted else 0)
+
+
+def test_a_new_log_lost_nothing(tmp_path: Path) -> None:
+    stores, writer, ledger = make(tmp_path)
+    for store in stores:
+        (store / "abort").touch()
+    for store in stores[:2]:
+        (store / FIRST).unlink()
+    for file in (stores[2] / "commitlog").iterdir():
+        file.unlink()
+    (stores[2] / "checkpoint").unlink()
+    first = [row for row in writer.rows if int(str(row["phys_offset"])) < SEGMENT]
+    report = run_local(stores, ledger)
+    assert (report.lost, report.expired) == (0, len(first))

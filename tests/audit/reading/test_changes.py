@@ -8,10 +8,13 @@ from typing import Any
 
 import pytest
 
-from audit.reading.beside import CONSUMER_OFFSETS, look_beside
+from audit.reading.beside import look_beside
+from audit.reading.last_writer import CONSUMER_OFFSETS
 from audit.reading.queue_files import look
 from broker.tables import change_file
 from model.errors import DiskError
+from model.ids import PhysicalOffset
+from store.files.checkpoint import FILE_BYTES, Checkpoint
 from store.files.sealed import seal
 from tests.audit.plants import run_local
 from tests.audit.stores import LogWriter
@@ -30,7 +33,8 @@ def store(tmp_path: Path) -> Path:
     log = LogWriter(tmp_path / "store")
     log.fill(8)
     log.write_queues()
-    log.confirm()
+    marked = Checkpoint(1, 1, 1, confirm_offset=PhysicalOffset(log.end)).encode()
+    (log.root / "checkpoint").write_bytes(marked.ljust(FILE_BYTES, b"\0"))
     write(log.root, CONSUMER_OFFSETS, TABLE, 3)
     return log.root
 
