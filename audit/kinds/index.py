@@ -44,7 +44,9 @@ def tasks(replicas: Sequence[Replica], looked: dict[int, Beside]) -> list[IndexT
             own: Counter[Shape] = Counter((head.size, slots) for head, slots in rows if slots)
             # All files of a store have one size, which its configuration gives.
             shape = max(own or shapes, key=lambda shape: (own[shape], shapes[shape], shape))
-            found += _of_replica(at, r, [head for head, _ in rows], shape, _end(r, looked[at]))
+            found += _of_replica(
+                at, r, [head for head, _ in rows], shape, _end(r, looked[at]), looked[at].indexed
+            )
     return found
 
 
@@ -95,7 +97,11 @@ def _end(r: Replica, own: Beside) -> int:
     return min(r.end, tail_from(r), own.indexed if own.indexed >= 0 else r.end)
 
 
-def _of_replica(at: int, r: Replica, files: list[Head], shape: Shape, end: int) -> list[IndexTask]:
+def _of_replica(
+    at: int, r: Replica, files: list[Head], shape: Shape, end: int, durable: int = -1
+) -> list[IndexTask]:
+    """``durable``: up to where the index was, whether its broker runs or not, by its checkpoint; a last file
+    of which nothing is flushed is asked for that."""
     where, size, own_slots = log_of(r), *shape
     if not files:
         whole = IndexTask(at, r.location, "", 0, r.start, end, where)
@@ -109,6 +115,8 @@ def _of_replica(at: int, r: Replica, files: list[Head], shape: Shape, end: int) 
             last = last_offset(storage, head, slots, begin, r.end) if slots else -1
             # The last message of a full file may have entries in the next one, which is asked for it.
             until = max(begin, last) if number + 1 < len(files) else max(begin, last + 1, end)
+            if number + 1 == len(files) and not head.following and not r.clean:
+                until = max(until, min(durable, r.end))
             found.append(
                 IndexTask(at, r.location, head.file, slots, begin, until, where, before, not r.clean)
             )

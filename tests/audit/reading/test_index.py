@@ -237,3 +237,40 @@ def test_what_is_left_of_an_index_that_was_turned_off_is_still_looked_at(tmp_pat
     _noted(stores[1], 0)
     change(index_of(stores[1]), OF_INDEX["hash"][0])
     assert ("index_wrong", "r1") in {(f.kind, f.replica) for f in run_local(stores, None).findings}
+
+
+def _new_file(store: Path) -> Path:
+    """A file behind the others of which nothing is flushed."""
+    last = index_of(store, -1)
+    new = last.with_name(f"{int(last.name) + 1000:017d}")
+    new.write_bytes(bytes(last.stat().st_size))
+    return new
+
+
+def test_a_running_brokers_new_index_file_holds_nothing_until_it_is_flushed(tmp_path: Path) -> None:
+    stores = copies(unpack("plain-11", tmp_path))
+    new = [_new_file(stores[0]), _new_file(stores[0])]
+    for store in stores:
+        (store / "abort").touch()
+    assert rows(run_local(stores, None).findings) == set()
+    change(new[-1], ENTRIES_AT + 25)
+    assert ("index_wrong", "warn", "r0", f"index/{new[-1].name}") in rows(run_local(stores, None).findings)
+
+
+def test_a_stopped_brokers_index_file_is_flushed(tmp_path: Path) -> None:
+    stores = copies(unpack("plain-11", tmp_path))
+    new = _new_file(stores[0])
+    assert rows(run_local(stores, None).findings) == {("index_wrong", "warn", "r0", f"index/{new.name}")}
+
+
+def test_what_was_durable_by_the_checkpoint_is_missed_of_a_running_broker_too(tmp_path: Path) -> None:
+    """Its only file is zeros, although its checkpoint says that the index was written."""
+    stores = copies(unpack("plain-11", tmp_path))
+    (end,) = {r.end for r in run_local(stores, None).replicas}
+    for store in stores:
+        (store / "abort").touch()
+    path = index_of(stores[0])
+    path.write_bytes(bytes(path.stat().st_size))
+    assert rows(run_local(stores, None).findings) == set()
+    _noted(stores[0], end)
+    assert rows(run_local(stores, None).findings) == {("index_missing", "warn", "r0", f"index/{path.name}")}
