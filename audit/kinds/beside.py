@@ -6,7 +6,7 @@ made again, or others may have it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from audit.findings import ERROR, WARN, Finding
@@ -64,13 +64,18 @@ def _missing(facts: Facts, at: int, looked: Mapping[int, Beside]) -> dict[str, s
     if not _settled(facts, at):
         gone = facts.replicas[at].checkpoint_problem == GONE_CHECKPOINT and not facts.replicas[at].empty
         return _tables(own) | ({CHECKPOINT: "a keelmq's, as the others have"} if gone else {})
-    found = _copies(own) | _tables(own)
     others = [o for b, o in looked.items() if b != at and _settled(facts, b) and o.ours == own.ours]
-    if others:
-        for file in frozenset.intersection(*(frozenset(o.present - o.empty) for o in others)):
-            if file in _ALWAYS or (len(others) > 1 and _compared(file)):
-                found.setdefault(file, f"a file as {len(others)} others have")
+    found = _as_all(others) | _copies(own) | _tables(own)
     return {file: why for file, why in found.items() if file not in own.present}
+
+
+def _as_all(others: Sequence[Beside]) -> dict[str, str]:
+    """The files that each of the others has, of which a store like theirs has one, too."""
+    if not others:
+        return {}
+    common = frozenset.intersection(*(frozenset(o.present - o.empty) for o in others))
+    told = {file for file in common if file in _ALWAYS or (len(others) > 1 and _compared(file))}
+    return dict.fromkeys(told, f"a file as {len(others)} others have")
 
 
 def _copies(own: Beside) -> dict[str, str]:
