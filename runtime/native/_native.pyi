@@ -29,7 +29,7 @@ class Block:
         number: int,
         room: int,
         begin_ms: int,
-        pages: set[int],
+        pages: bytearray,
         pages_shift: int,
     ) -> tuple[bytes, int, Any, int, Any, int] | None: ...
 

@@ -225,10 +225,10 @@ cdef class Block:
         return found
 
     def index_entries(self, Py_ssize_t first, Py_ssize_t until, int64_t seen, int32_t[::1] table,
-                      int64_t number, int64_t room, int64_t begin_ms, set pages, int pages_shift):
+                      int64_t number, int64_t room, int64_t begin_ms, bytearray pages, int pages_shift):
         """What these records add to an index file whose next entry is ``number`` and that has ``room``: their
-        keys, of those that begin behind ``seen``. ``table`` has its slots and is changed, ``pages`` those of
-        them that changed; ``begin_ms``: its first message's store time, of one that has none (number 1) the
+        keys, of those that begin behind ``seen``. ``table`` has its slots and is changed, ``pages`` a byte for
+        each of their pages, 1 for one that changed; ``begin_ms``: its first message's store time, of one that has none (number 1) the
         first of these'.
 
         (entries, new slots, offset and store time of the first, of the last), b"" for none; None when it has
@@ -238,6 +238,9 @@ cdef class Block:
             raise IndexError(until)
         cdef Py_ssize_t at, k, begin, total = 0, used = 0
         cdef Py_ssize_t slots = table.shape[0], slot
+        if (slots - 1) >> pages_shift >= len(pages):
+            raise IndexError(len(pages))
+        cdef char *changed = PyByteArray_AS_STRING(pages)
         cdef Entry *e
         cdef Entry *head = NULL
         cdef Entry *last = NULL
@@ -289,7 +292,7 @@ cdef class Block:
                     to += ENTRY_BYTES
                     table[slot] = <int32_t>number
                     number += 1
-                    pages.add(slot >> pages_shift)
+                    changed[slot >> pages_shift] = 1
                     if before == 0:
                         used += 1
                 # The next word: the unique key is one, blanks part the others.

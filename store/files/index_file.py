@@ -28,8 +28,9 @@ import logging
 import struct
 import sys
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import compress, count
 from typing import TYPE_CHECKING, Final
 
 from model.errors import DiskError
@@ -87,11 +88,38 @@ class Header:
         )
 
 
+class Pages:
+    """Some of the pages that a file's slots lie in. ``noted`` has a byte for each of them all, 1 for one of
+    these: of many messages most note one that is there already, and that is to cost nothing."""
+
+    __slots__ = ("noted",)
+
+    def __init__(self, slots: int) -> None:
+        self.noted = bytearray((slots + _PAGE_SLOTS - 1) >> _PAGE_SLOTS_SHIFT)
+
+    def __bool__(self) -> bool:
+        return 1 in self.noted
+
+    def __iter__(self) -> Iterator[int]:
+        """From the first to the last."""
+        return compress(count(), self.noted)
+
+    def add(self, page: int) -> None:
+        self.noted[page] = 1
+
+    def update(self, pages: Iterable[int]) -> None:
+        for page in pages:
+            self.noted[page] = 1
+
+    def add_all(self) -> None:
+        self.noted[:] = b"\x01" * len(self.noted)
+
+
 @dataclass(slots=True)
 class _Flush:
     """What one flush writes: ``entries_bytes`` of new entries, and ``pages`` of slots."""
 
-    pages: set[int]
+    pages: Pages
     entries_bytes: int = 0
     steps: list[list[tuple[int, bytes]]] = field(default_factory=list)  # (offset, bytes); a sync after each
     cut: bool = False  # a cut came after the picture was begun
@@ -107,7 +135,7 @@ class IndexFile:
         self.entries_max = entries
         self.pending = bytearray()  # entries from ``written`` up to the header's count
         self.table: array[int] | None = None  # the slots in memory, while the file takes entries
-        self.dirty_pages: set[int] = set()
+        self.dirty_pages = Pages(slots)
         self.unproven = False  # header and slots may be in the page cache only, and are not in memory yet
         self._written = 1
         self._flush: _Flush | None = None  # the one that runs, perhaps off the loop
@@ -184,7 +212,7 @@ class IndexFile:
             return
         self.table = table
         if self.unproven:
-            self.dirty_pages |= self._written_pages()
+            self.dirty_pages.update(self._written_pages())
             self.unproven = False
         for slot in wrong:
             number = table[slot]
@@ -223,7 +251,7 @@ class IndexFile:
         if number == 1:
             _, head.begin_offset, head.begin_timestamp_ms = items[0]
         slots, begin_ms, pack = self.slots, head.begin_timestamp_ms, ENTRY.pack
-        mark_dirty = self.dirty_pages.add
+        dirty = self.dirty_pages.noted
         entries: list[bytes] = []
         last_ms, seconds, new_slots = begin_ms, 0, 0
         for key_hash, offset, stored_ms in items:
@@ -234,7 +262,7 @@ class IndexFile:
             before = table[slot]
             entries.append(pack(key_hash, offset, seconds, before))
             table[slot] = number
-            mark_dirty(slot >> _PAGE_SLOTS_SHIFT)
+            dirty[slot >> _PAGE_SLOTS_SHIFT] = 1
             if not before:
                 new_slots += 1
             number += 1
@@ -256,7 +284,7 @@ class IndexFile:
             head.count,
             min(self.entries_max - head.count, most),
             head.begin_timestamp_ms,
-            self.dirty_pages,
+            self.dirty_pages.noted,
             _PAGE_SLOTS_SHIFT,
         )
         if found is None:
@@ -372,12 +400,12 @@ class IndexFile:
         What is added in between leaves the file as a crash in a write does: the copied slots may point to it,
         so its entries come last and are copied too, while the header tells of none of it.
         """
-        pages, self.dirty_pages = self.dirty_pages, set()
+        pages, self.dirty_pages = self.dirty_pages, Pages(self.slots)
         self._flush = flush = _Flush(pages)
         header = self.head.encode()
         slots: list[tuple[int, bytes]] = []
         copied = 0
-        for at, data in self._runs(sorted(pages)):
+        for at, data in self._runs(list(pages)):
             slots.append((HEADER_BYTES + at * SLOT_BYTES, data))
             copied += len(data)
             if copied >= _PICTURE_BYTES:
@@ -407,12 +435,12 @@ class IndexFile:
         if flush is None:
             return
         if flush.cut:
-            self.dirty_pages |= set(range((self.slots + _PAGE_SLOTS - 1) >> _PAGE_SLOTS_SHIFT))
+            self.dirty_pages.add_all()
         elif done:
             del self.pending[: flush.entries_bytes]
             self._written += flush.entries_bytes // ENTRY_BYTES
         else:
-            self.dirty_pages |= flush.pages
+            self.dirty_pages.update(flush.pages)
 
     def _runs(self, pages: list[int]) -> Iterator[tuple[int, bytes]]:
         table = self.table
