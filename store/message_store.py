@@ -21,7 +21,9 @@ from runtime.env import Buffer, Env
 from runtime.turns import Slice
 from store.background import Background
 from store.files.checkpoint import CheckpointFile
+from store.files.consume_queue import ENTRY_BYTES
 from store.files.damage import DamageLedger
+from store.files.entry_sizes import counted
 from store.files.epoch_file import EpochFile
 from store.files.record import Dispatch, NewMessage, Record
 from store.files.store_files import StoreFiles
@@ -407,11 +409,14 @@ class MessageStore:
         entry = queue.entry(queue_offset)
         return PhysicalOffset(entry[0]) if entry is not None else None
 
-    def sizes_of(self, topic: str, queue_id: int, begin: int, count_max: int) -> list[int]:
-        """Bytes of the records of a queue from ``begin`` on, up to ``count_max`` and not beyond a file's end;
-        0 for an entry that stands for none. Empty for an unknown queue."""
+    def sizes_of(
+        self, topic: str, queue_id: int, begin: int, count_max: int, bounds: Sequence[int]
+    ) -> tuple[int, list[int], int]:
+        """Of the entries of a queue from ``begin`` on, up to ``count_max`` and not beyond a file's end: how
+        many these are, and ``entry_sizes.counted``. None of an unknown queue."""
         queue = self.files.queues.get(topic, queue_id)
-        return queue.sizes(begin, count_max) if queue is not None else []
+        entries = queue.read(begin, count_max) if queue is not None else b""
+        return len(entries) // ENTRY_BYTES, *counted(entries, bounds)
 
     def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int, upper: bool = False) -> int:
         """See reading.Reader.offset_by_time."""

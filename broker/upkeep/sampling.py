@@ -13,6 +13,7 @@ from broker.state.figures import ROWS_MAX, Lag, Lags, QueueLag, Rows, largest_qu
 from broker.timers.figures import DEQUEUED_TO, ENQUEUED
 from model.errors import MqError
 from model.message import DLQ_PREFIX
+from runtime.report.histogram import SIZES_BYTES
 from runtime.report.lasting import lasting
 from runtime.tasks import every
 from runtime.turns import Slice
@@ -54,12 +55,14 @@ class Sampling:
         """Of what a queue took since the last look. Here and not at the send, which pays nothing for it."""
         stats, store, at = self._context.stats, self._context.store, begin
         while at < end:
-            sizes = store.sizes_of(topic, queue_id, at, min(SIZES_AT_ONCE, end - at))
-            if not sizes:
+            count, counts, size = store.sizes_of(
+                topic, queue_id, at, min(SIZES_AT_ONCE, end - at), SIZES_BYTES
+            )
+            if not count:
                 return  # cut meanwhile
-            at += len(sizes)
-            stats.counters.add("TOPIC_PUT_SIZE", topic, sum(sizes), self._context.env.monotonic_ms())
-            stats.sizes.observe_all(filter(None, sizes))
+            at += count
+            stats.counters.add("TOPIC_PUT_SIZE", topic, size, self._context.env.monotonic_ms())
+            stats.sizes.observe_counted(counts, size)
             await turn.breathe()
 
     async def _look_at_figures(self, turn: Slice) -> None:

@@ -1,4 +1,4 @@
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Sequence
 from typing import Any
 
 from runtime.env import Buffer
@@ -7,6 +7,7 @@ SOURCE: str
 
 def layouts() -> dict[str, Any]: ...
 def crc32(data: Buffer) -> int: ...
+def entry_sizes(entries: Buffer, bounds: Sequence[int]) -> tuple[list[int], int]: ...
 def all_taken(descriptors: list[int], parts: list[bytes]) -> tuple[int, int]: ...
 
 class Block:

@@ -79,6 +79,9 @@ cdef enum:
     INNER_FIXED_BYTES = 20
     # Entries of a queue and of the index.
     ENTRY_BYTES = 20
+    ENTRY_SIZE_AT = 8
+    PRE_BLANK_SIZE = 0x7FFFFFFF  # of a queue's entry that stands for no record
+    BOUNDS_MAX = 16
     # A ROCKETMQ header.
     BINARY_OPAQUE_AT = 5
     BINARY_FLAG_AT = 9
@@ -107,7 +110,8 @@ def layouts():
     return {
         "record": (SIZE_AT, MAGIC_AT, CRC_AT, QUEUE_AT, FLAG_AT, QUEUE_OFFSET_AT, OFFSET_AT, SYS_FLAG_AT, BORN_AT,
                    BORN_HOST_AT, STORED_AT, STORE_HOST_AT, RECONSUMED_AT, PREPARED_AT, BODY_SIZE_AT, FIXED_BYTES),
-        "queue": (0, 8, 12, ENTRY_BYTES),
+        "queue": (0, ENTRY_SIZE_AT, 12, ENTRY_BYTES),
+        "blank": PRE_BLANK_SIZE,
         "index": (0, 4, 12, 16, ENTRY_BYTES),
         "magic": MAGIC_V1,
         "flags": (PREPARED, HOSTS_V6, INNER_BATCH),
@@ -118,6 +122,29 @@ def layouts():
 def crc32(const uint8_t[::1] data):
     """As zlib's."""
     return keelmq_crc32(&data[0], data.shape[0]) if data.shape[0] else 0
+
+
+def entry_sizes(const uint8_t[::1] entries, bounds):
+    """As store.files.entry_sizes.counted."""
+    cdef int64_t most[BOUNDS_MAX]
+    cdef int64_t counts[BOUNDS_MAX + 1]
+    cdef Py_ssize_t n = len(bounds), at, k
+    cdef int64_t size, total = 0
+    if n > BOUNDS_MAX:
+        raise ValueError(n)
+    for k in range(n):
+        most[k] = bounds[k]
+    memset(counts, 0, sizeof(counts))
+    for at in range(entries.shape[0] // ENTRY_BYTES):
+        size = <int32_t>ld32(&entries[at * ENTRY_BYTES] + ENTRY_SIZE_AT)
+        if size == 0 or size == PRE_BLANK_SIZE:
+            continue
+        k = 0
+        while k < n and size > most[k]:
+            k += 1
+        counts[k] += 1
+        total += size
+    return [counts[k] for k in range(n + 1)], total
 
 
 cdef Py_ssize_t FIRST_BYTES = 4096

@@ -5,8 +5,8 @@ The bounds are fixed, so that counts of many servers add up.
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Sequence
+from bisect import bisect_left
+from collections.abc import Sequence
 from typing import Any, Final
 
 SHORT_S: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
@@ -42,15 +42,12 @@ class Histogram:
         self._counts[bisect_left(self._bounds, seconds)] += 1
         self._sum += seconds
 
-    def observe_all(self, values: Iterable[int]) -> None:
-        """Many more, none less than nothing: of thousands each costs a tenth of ``observe``."""
-        ordered, below = sorted(values), 0
-        for place, bound in enumerate(self._bounds):
-            behind = bisect_right(ordered, bound, below)
-            self._counts[place] += behind - below
-            below = behind
-        self._counts[-1] += len(ordered) - below
-        self._sum += sum(ordered)
+    def observe_counted(self, counts: Sequence[int], total: float) -> None:
+        """Many more, counted elsewhere by the same bounds: ``counts`` are those at most each bound and above
+        the one before it, and those above all; ``total`` is their sum."""
+        for place, count in enumerate(counts):
+            self._counts[place] += count
+        self._sum += total
 
     def to_json(self) -> dict[str, Any]:
         """``counts`` by bound, each with those of the bounds below it; the last one is of all."""

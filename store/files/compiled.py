@@ -23,6 +23,7 @@ def layouts() -> dict[str, Any]:
     return {
         "record": _places(FIXED_V4),
         "queue": _places(consume_queue.ENTRY),
+        "blank": consume_queue.PRE_BLANK_SIZE,
         "index": _places(index_file.ENTRY),
         "magic": MAGIC_V1,
         "flags": (TRANSACTION_PREPARED, BORN_HOST_V6 | STORE_HOST_V6, INNER_BATCH),

@@ -16,7 +16,6 @@ from __future__ import annotations
 import logging
 import struct
 import sys
-from array import array
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Final
@@ -29,8 +28,6 @@ log = logging.getLogger(__name__)
 
 ENTRY: Final = struct.Struct(">qiq")
 ENTRY_BYTES: Final = 20
-_SIZE_WORD: Final = 2
-_ENTRY_WORDS: Final = 5
 """Of four bytes each."""
 assert ENTRY.size == ENTRY_BYTES
 PRE_BLANK_SIZE: Final = 0x7FFFFFFF
@@ -239,14 +236,6 @@ class ConsumeQueue:
         """(physical offset, size, tags code) of entry ``index``, or None."""
         raw = self.read(index, 1)
         return ENTRY.unpack(raw) if raw else None
-
-    def sizes(self, begin: int, count_max: int) -> list[int]:
-        """Bytes of the records of entries as ``read`` has them; 0 for one that never was."""
-        words = array("i", self.read(begin, count_max))[_SIZE_WORD::_ENTRY_WORDS]
-        if sys.byteorder == "little":
-            words.byteswap()
-        found = words.tolist()
-        return found if PRE_BLANK_SIZE not in found else [size * (size != PRE_BLANK_SIZE) for size in found]
 
     def entries(
         self, begin: int | None = None, end: int | None = None

@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 from model.codes import UNKNOWN
 from runtime.report.histogram import ANSWERS_S, RPC_MS, SHORT_S, SIZES_BYTES, Histogram
 from runtime.report.slow_turns import Answers
+from store.files.consume_queue import ENTRY
+from store.files.entry_sizes import counted
 
 
 @given(st.lists(st.floats(-1, 100, allow_nan=False)))
@@ -26,8 +28,9 @@ def test_counts_are_of_what_is_at_most_the_bound(values: list[float]) -> None:
 def test_many_at_once_count_as_one_by_one(parts: list[list[int]]) -> None:
     at_once, one_by_one = Histogram(SIZES_BYTES), Histogram(SIZES_BYTES)
     for part in parts:
-        at_once.observe_all(iter(part))
-        for value in part:
+        entries = b"".join(ENTRY.pack(0, value, 0) for value in part)
+        at_once.observe_counted(*counted(entries, SIZES_BYTES))
+        for value in filter(None, part):
             one_by_one.observe(value)
     assert at_once.to_json() == one_by_one.to_json()
 
