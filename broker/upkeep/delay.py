@@ -22,7 +22,6 @@ from broker.context import BrokerContext
 from broker.requests.moving import destination_of, fits, moved, records_of
 from broker.requests.properties import changed
 from broker.requests.send import SendProcessor
-from broker.state.resting import Rest
 from broker.timers.placing import TIMERS
 from broker.upkeep.copies import copies_begin
 from model.errors import MqError
@@ -96,10 +95,7 @@ class DelayOffsets:
 class DelayService:
     """Delivers while this broker is master; ``run`` is one task for all levels."""
 
-    def __init__(
-        self, context: BrokerContext, offsets: DelayOffsets, sender: SendProcessor, rest: Rest
-    ) -> None:
-        self._rest = rest
+    def __init__(self, context: BrokerContext, offsets: DelayOffsets, sender: SendProcessor) -> None:
         self._context = context
         self._offsets = offsets
         self._sender = sender
@@ -115,12 +111,12 @@ class DelayService:
         self._unconfirmed = {}
         self._begun.clear()
         self._begins_at = self._context.store.log.end
-        retry = Backoff(self._context.env.random, RETRY_FIRST_MS, RETRY_MAX_MS)
-        await level_triggered(self._turn, self._rest.wake, STEP_S, retry, "delivering delayed messages")
+        rest = Backoff(self._context.env.random, RETRY_FIRST_MS, RETRY_MAX_MS)
+        await level_triggered(self._turn, asyncio.Event(), STEP_S, rest, "delivering delayed messages")
 
-    async def _turn(self) -> float | None:
+    async def _turn(self) -> None:
         if self._context.store.dispatched < self._begins_at:
-            return None  # the log that was taken over is not in the queues yet
+            return  # the log that was taken over is not in the queues yet
         if not self._begun:
             self._next = dict(self._offsets.table)
             self._tell_of_removed()
@@ -133,10 +129,6 @@ class DelayService:
             except Exception:
                 # A mistake of ours. A master that delivered no more would look well, and hold all of them.
                 log.exception("delay level %d: cannot deliver, trying again", level)
-        levels = range(1, len(self._levels_ms))
-        if self._begun.issuperset(levels) and all(map(self._is_idle, levels)):
-            return self._rest.begin()
-        return None
 
     def _tell_of_removed(self) -> None:
         """Messages wait at levels that the configuration had and has no more."""
