@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -157,9 +158,11 @@ class BrokerContext:
             return max(end, self.store.next_offset(topic, queue_id))
         return end
 
-    def got(self, topic: str, group: str, messages: int, size_bytes: int, now_ms: float) -> None:
+    def got(
+        self, topic: str, group: str, messages: int, size_bytes: int, now_ms: float, pulls: int = 1
+    ) -> None:
         """A consumer group was given so many messages of a topic, and so many bytes of records."""
-        self.stats.got(messages)
+        self.stats.got(messages, pulls)
         key = f"{topic}@{group}"
         self.stats.counters.add("GROUP_GET_NUMS", key, messages, now_ms)
         self.stats.counters.add("GROUP_GET_SIZE", key, size_bytes, now_ms)
@@ -179,6 +182,17 @@ class BrokerContext:
         self.stats.pulled.note(group, topic, queue_id, next_offset)
         self.got(topic, group, messages, size_bytes, now_ms)
         self.stats.age_when_read.observe((self.env.now_ms() - stored_ms) / 1000)
+
+    def gave_all(
+        self, group: str, topic: str, notes: Sequence[tuple[int, int, int, int, int, int]], now_ms: float
+    ) -> None:
+        """``gave`` of several pulls of a topic: queue, what its group is said to be behind, where it is read
+        on, messages, bytes, and when the first was stored."""
+        stats, wall_ms = self.stats, self.env.now_ms()
+        stats.pulled.note_all(group, topic, [(note[0], note[2]) for note in notes])
+        stats.age_when_read.observe_each([(wall_ms - note[5]) / 1000 for note in notes])
+        messages, size_bytes = sum([note[3] for note in notes]), sum([note[4] for note in notes])
+        self.got(topic, group, messages, size_bytes, now_ms, len(notes))
 
     async def admit(self, connection: Connection, request: Command) -> None:
         """Return when a write can be taken. Raises Refused.

@@ -262,16 +262,17 @@ class Tallies:
 
 
 class Made:
-    """Bytes of long answers made in this turn of the loop."""
+    """Bytes of long answers made in this turn of the loop. ``at_next_turn`` calls something then."""
 
-    def __init__(self) -> None:
+    def __init__(self, at_next_turn: Callable[[Callable[[], None]], None]) -> None:
         self.size = 0
+        self._at_next_turn = at_next_turn
         self._turned: asyncio.Event | None = None  # somebody waits
 
     def add(self, size: int) -> None:
         """A long answer was made."""
         if not self.size:
-            asyncio.get_running_loop().call_soon(self._new_turn)
+            self._at_next_turn(self._new_turn)
         self.size += size
 
     async def next_turn(self) -> None:
@@ -306,7 +307,7 @@ class Guard:
             Standing.PROBATION: clients,
             Standing.CLAIMED: claimed,
         }
-        self.made = Made()
+        self.made = Made(self.starts.at_next_turn)
         self._name = name
         self._now_ms = now_ms
         self._probation: dict[Guarded, None] = {}  # in order of arrival

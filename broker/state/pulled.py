@@ -3,6 +3,7 @@ inflight). In memory, as in the original: after a start it is what was confirmed
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
 QUEUES_MAX: Final = 100_000
@@ -18,11 +19,17 @@ class Pulled:
         self._offsets: dict[Key, int] = {}
 
     def note(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        key = (group, topic, queue_id)
-        self._offsets.pop(key, None)
-        self._offsets[key] = offset
-        if len(self._offsets) > QUEUES_MAX:
-            del self._offsets[next(iter(self._offsets))]
+        self.note_all(group, topic, ((queue_id, offset),))
+
+    def note_all(self, group: str, topic: str, told: Iterable[tuple[int, int]]) -> None:
+        """``note`` of several queues, each with its offset."""
+        offsets = self._offsets
+        for queue_id, offset in told:
+            key = (group, topic, queue_id)
+            offsets.pop(key, None)
+            offsets[key] = offset
+        while len(offsets) > QUEUES_MAX:
+            del offsets[next(iter(offsets))]
 
     def forget(self, group: str, topic: str, queue_id: int) -> None:
         """It goes on elsewhere: its offset was reset."""

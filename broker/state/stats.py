@@ -70,9 +70,9 @@ class Stats:
         self.put_fast_total += messages
         self.put_bytes_total += size_bytes
 
-    def got(self, messages: int) -> None:
+    def got(self, messages: int, pulls: int = 1) -> None:
         self.get_total += messages
-        self.found_total += 1
+        self.found_total += pulls
 
     def took(self, get_ms: float) -> None:
         """A look into a queue took so long."""

@@ -107,11 +107,27 @@ class OffsetTable:
         if queues is None:
             self._table[pair] = {queue_id: offset}
             self._note(pair)
-        elif queues.get(queue_id) == offset:
-            return
-        else:
+            self.mark += 1
+            self._move(pair)
+            self._is_newer()
+        elif queues.get(queue_id) != offset:
             queues[queue_id] = offset
-            self.text.touched(SEPARATOR.join(pair))  # ``_note`` of one that was there: most pulls commit
+            self._is_moved(pair)
+
+    def commit_all(self, group: str, topic: str, told: list[tuple[int, int]]) -> None:
+        """``commit`` of several queues at once."""
+        queues = self._table.get((topic, group))
+        if queues is None:
+            for queue_id, offset in told:
+                self.commit(group, topic, queue_id, offset)
+            return
+        if any(queues.get(queue_id) != offset for queue_id, offset in told):
+            queues.update(told)
+            self._is_moved((topic, group))
+
+    def _is_moved(self, pair: tuple[str, str]) -> None:
+        """An offset of a pair that was there is another one: ``_note``, as most pulls commit."""
+        self.text.touched(SEPARATOR.join(pair))
         self.mark += 1
         self._move(pair)
         self._is_newer()

@@ -75,6 +75,12 @@ class Starts:
         self._armed_ms: float | None = None
         self._line: dict[Waiting, None] = {}  # in order of arrival
         self._first: dict[Waiting, None] = {}
+        self._at_next_turn: list[Callable[[], None]] = []
+
+    def at_next_turn(self, what: Callable[[], None]) -> None:
+        """Call it once, when the next turn begins: one call of the loop serves all of these."""
+        self._at_next_turn.append(what)
+        self._arm()
 
     def take(self, *, first: bool = False) -> bool:
         """Whether one more request, ``first``: of one that goes first, may begin in this turn; it counts."""
@@ -100,6 +106,25 @@ class Starts:
             return False
         self._known_left = KNOWN - 1
         return True
+
+    def known_room(self) -> int:
+        """So many known ones, ``LEAST`` at most, may begin until the clock is looked at again;
+        ``begun_known`` counts them."""
+        if self._armed_ms is None:
+            self._arm()
+        if self._is_long():
+            return 0
+        most = LEAST - self._begun if self._begun < LEAST else LEAST
+        return min(most, self._known_left + KNOWN * self._left)
+
+    def begun_known(self, count: int) -> None:
+        """So many of ``known_room`` began."""
+        self._begun += count
+        self._known_left -= count
+        if self._known_left < 0:
+            starts = -(self._known_left // KNOWN)
+            self._left -= starts
+            self._known_left += starts * KNOWN
 
     def wait(self, connection: Waiting) -> None:
         """Its frames wait from now on; one that waits already keeps its place in its line."""
@@ -130,6 +155,9 @@ class Starts:
         self._armed_ms = None
         self._begun = self._known_left = 0
         self._left, self._first_left = self._share, self._first_share
+        due, self._at_next_turn = self._at_next_turn, []
+        for what in due:
+            what()
         line, first = self._line, self._first
         if line or first:
             self._arm()

@@ -51,6 +51,17 @@ class Writer:
             outbox.flush = _AT_TURN
             self._loop.call_soon(self._flush)
 
+    def write_all(self, frames: list[bytes], size: int) -> None:
+        """``write`` of each; together they have ``size`` bytes."""
+        if self._state is _CLOSED:
+            return
+        outbox = self._outbox
+        outbox.frames += frames
+        outbox.size += size
+        if outbox.flush is _NOT_DUE:
+            outbox.flush = _AT_TURN
+            self._loop.call_soon(self._flush)
+
     def write_now(self, data: bytes) -> None:
         """``write``; it leaves at once, or behind what is written already."""
         descriptor = self.at_once(data)

@@ -135,18 +135,17 @@ class PullHeads:
         group_flag: int,
         body_bytes: int,
     ) -> bytes: ...
-    def answer(
+    def answers(
         self,
-        files: tuple[Window, Any, Any],
-        at: int,
-        most: tuple[int, int, int],
-        codes: Container[int] | None,
-        binary: bool,
-        opaque: int,
-        first: int,
-        topic_flag: int,
-        group_flag: int,
-    ) -> tuple[bytes, int, int, int] | None: ...
+        buffer: Buffer,
+        start: int,
+        end: int,
+        limit: int,
+        known: tuple[dict[tuple[bytes, ...], Any], tuple[bytes, ...]],
+        rules: Callable[[Any, Any], tuple[Any, ...] | None],
+        most: int,
+        room: int,
+    ) -> tuple[int, Any, Any, list[bytes], list[tuple[int, int, int, int, int, int]]] | None: ...
 
 class Window: ...
 

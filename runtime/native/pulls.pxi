@@ -329,11 +329,24 @@ def pull_at(buffer, Py_ssize_t start, Py_ssize_t end, Py_ssize_t limit, dict kno
 
     ``limit``: no frame is longer; ``marks``: see ``cut_binary`` and ``cut_json``, two and three.
     """
+    cdef int64_t[3] values
+    cdef Py_ssize_t stop
+    cdef bint binary
+    found = _known_at(buffer, start, end, limit, known, marks, values, &stop, &binary)
+    if found is None:
+        return None
+    request, header = found
+    header.queue_offset, header.commit_offset, request.opaque = values[0], values[1], values[2]
+    return stop, request, header
+
+
+cdef object _known_at(buffer, Py_ssize_t start, Py_ssize_t end, Py_ssize_t limit, dict known, tuple marks,
+                      int64_t *values, Py_ssize_t *stop, bint *binary):
+    """What is ``known`` of the pull that begins at ``start``, its numbers, and where it ends; None as ``pull_at``."""
     cdef Py_buffer view
     cdef const uint8_t *p
     cdef int64_t length
     cdef uint32_t mark
-    cdef int64_t[3] values
     PyObject_GetBuffer(buffer, &view, PyBUF_SIMPLE)
     try:
         if not 0 <= start <= end <= view.len or end - start < 8:
@@ -342,7 +355,8 @@ def pull_at(buffer, Py_ssize_t start, Py_ssize_t end, Py_ssize_t limit, dict kno
         length, mark = <int32_t>ld32(p), ld32(p + 4)
         if length < 4 or length + 4 > limit or length + 4 > end - start or (mark & 0xFFFFFF) != length - 4:
             return None  # it is not whole, has a body, or cannot be
-        if mark >> 24 == 1:
+        binary[0] = mark >> 24 == 1
+        if binary[0]:
             around = _cut_binary(p, <Py_ssize_t>length + 4, marks[0], marks[1], values)
         elif mark >> 24 == 0:
             around = _cut_json(p, <Py_ssize_t>length + 4, marks[2], marks[3], marks[4], values)
@@ -350,14 +364,8 @@ def pull_at(buffer, Py_ssize_t start, Py_ssize_t end, Py_ssize_t limit, dict kno
             return None
     finally:
         PyBuffer_Release(&view)
-    if around is None:
-        return None
-    found = known.get(around)
-    if found is None:
-        return None
-    request, header = found
-    header.queue_offset, header.commit_offset, request.opaque = values[0], values[1], values[2]
-    return start + <Py_ssize_t>length + 4, request, header
+    stop[0] = start + <Py_ssize_t>length + 4
+    return None if around is None else known.get(around)
 
 
 def cut_binary(bytes frame, bytes offset_mark, bytes commit_mark):

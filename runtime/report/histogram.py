@@ -6,7 +6,7 @@ The bounds are fixed, so that counts of many servers add up.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 SHORT_S: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
@@ -35,12 +35,20 @@ class Histogram:
         self._counts = [0] * (len(bounds) + 1)
         self._sum = 0.0
 
-    def observe(self, seconds: float) -> None:
-        """One more; less than nothing (clocks of two machines) counts as nothing."""
+    def observe(self, seconds: float, times: int = 1) -> None:
+        """One more, or several; less than nothing (clocks of two machines) counts as nothing."""
         if seconds < 0:
             seconds = 0.0
-        self._counts[bisect_left(self._bounds, seconds)] += 1
-        self._sum += seconds
+        self._counts[bisect_left(self._bounds, seconds)] += times
+        self._sum += seconds * times
+
+    def observe_each(self, values: Iterable[float]) -> None:
+        """``observe`` of a few."""
+        bounds, counts = self._bounds, self._counts
+        for value in values:
+            seconds = max(value, 0.0)
+            counts[bisect_left(bounds, seconds)] += 1
+            self._sum += seconds
 
     def observe_counted(self, counts: Sequence[int], total: float) -> None:
         """Many more, counted elsewhere by the same bounds: ``counts`` are those at most each bound and above

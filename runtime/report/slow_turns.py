@@ -33,12 +33,12 @@ class Answers:
     def __init__(self) -> None:
         self._by: dict[tuple[str, str], Histogram] = {}
 
-    def observe(self, what: str, answer: int, took_s: float) -> None:
+    def observe(self, what: str, answer: int, took_s: float, times: int = 1) -> None:
         key = (what, answer_label_of(answer))
         found = self._by.get(key)
         if found is None:
             found = self._by[key] = Histogram(ANSWERS_S)
-        found.observe(took_s)
+        found.observe(took_s, times)
 
     def to_json(self) -> dict[str, Any]:
         """By request."""
@@ -97,9 +97,10 @@ class SlowTurns:
             level=self.level,
         )
 
-    def on_answered(self, request: str, client: str, took_s: float, answer: int = 0) -> None:
-        """A request has its answer, of this code. ``request``: the name of its own."""
-        self.answers.observe(request, answer, took_s)
+    def on_answered(self, request: str, client: str, took_s: float, answer: int = 0, times: int = 1) -> None:
+        """A request has its answer, of this code; or so many have, together. ``request``: the name of its
+        own."""
+        self.answers.observe(request, answer, took_s, times)
         if took_s * 1000 >= self.requests.least_ms and request not in HELD:
             self.requests.note(request, client, took_s * 1000)
 

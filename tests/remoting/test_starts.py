@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import random
 from collections import Counter, defaultdict
 
 import pytest
@@ -154,6 +155,39 @@ async def test_of_known_requests_a_few_count_as_one_and_a_turn_is_as_long_as_wit
         begun += 1
         now[0] += TURN_MS * 0.6
     assert begun == LEAST, "each may take long: a read may wait for the disk"
+
+
+@pytest.mark.parametrize("turn_ms", [0.0, 2 * TURN_MS])
+async def test_known_requests_that_begin_together_count_as_one_by_one(turn_ms: float) -> None:
+    now = [0.0]
+    together, each = Starts(lambda: now[0]), Starts(lambda: now[0])
+    chance = random.Random(1)
+    begun = 0
+    for _ in range(3 * A_TURN):
+        if chance.random() < 0.3:
+            assert together.take() == each.take()
+            continue
+        room = together.known_room()
+        assert room <= LEAST, "each may take long"
+        count = chance.randrange(room + 1)
+        together.begun_known(count)
+        assert [each.take_known() for _ in range(count)] == [True] * count
+        begun += count
+        now[0] += turn_ms
+    assert not together.known_room()
+    assert not each.take_known(), "both had their share"
+    assert begun <= LEAST if turn_ms else begun > A_TURN
+
+
+async def test_what_is_due_at_the_next_turn_is_called_once_with_what_waits() -> None:
+    starts, called = Starts(lambda: 0.0), []
+    starts.at_next_turn(lambda: called.append("due"))
+    assert not called
+    await asyncio.sleep(0)
+    assert called == ["due"]
+    starts.take()
+    await asyncio.sleep(0)
+    assert called == ["due"]
 
 
 @pytest.mark.parametrize("order", ["kkkkkk", "okkkkk", "kokoko", "kkkooo", "oooook"])

@@ -93,6 +93,8 @@ class KnownPulls:
         self._known: dict[_Around, _Pull] = {}
         self._bytes = 0
         module = compiled()
+        self.marked = (self._known, _MARKS)
+        """What compiled code knows them again by."""
         self._pull_at = None if module is None else module.pull_at
         self._cut_binary: Callable[[bytes, bytes, bytes], _Cut] = (
             _cut_binary if module is None else module.cut_binary
@@ -286,6 +288,10 @@ class FastReads:
         frame_bytes_max, find_at = self._frame_bytes_max, self._known.find_at
         try:
             while start < end:
+                if self._whole is not None:
+                    start = self._whole_first(self._whole, connection, buffer, start, end)
+                    if start == end:
+                        break
                 found = find_at(buffer, start, end, frame_bytes_max)
                 if found is not None:
                     stop, request, header = found
@@ -300,6 +306,37 @@ class FastReads:
                 start = stop
         except PeerError:
             pass  # the same bytes end the connection in a moment
+        return start
+
+    def _whole_first(
+        self, whole: WholeAnswers, connection: Connection, buffer: bytes | bytearray, start: int, end: int
+    ) -> int:
+        """``_pulls_first`` of those that compiled code answers; the same rules as ``_may_begin``."""
+        guard = self._guard
+        slow, starts, made = guard.slow, guard.starts, guard.made
+        while start < end and not connection.handling:
+            room = min(MADE_BYTES_MAX - made.size, UNSENT_BYTES_HIGH - connection.untaken)
+            most = starts.known_room() if room >= 0 else 0
+            if not most:
+                break
+            began_ms = slow.now_ms()
+            try:
+                answers = whole.to(buffer, start, end, self._known.marked, self._frame_bytes_max, most, room)
+                if answers is None:
+                    break
+                now_ms = slow.now_ms()
+                whole.note(answers, began_ms, now_ms)
+            except Exception:
+                guard.complaints.log_of_mistakes.exception("pulls from %s failed", connection.remote)
+                break  # the ordinary way says so to each
+            start, request, _, frames, _ = answers
+            size = sum(map(len, frames))
+            starts.begun_known(len(frames))
+            took_s = (now_ms - began_ms) / 1000
+            slow.on_answered(_NAME_OF[request.code], connection.remote, took_s, times=len(frames))
+            connection.write_all(frames, size)
+            if size >= LONG_ANSWER_BYTES:
+                made.add(size)
         return start
 
     def _take(self, connection: Connection, frame: bytes) -> bool:
@@ -323,11 +360,6 @@ class FastReads:
         slow = self._guard.slow
         began_ms = slow.now_ms()
         try:
-            if self._whole is not None and not request.is_oneway:
-                frame = self._whole.to(request, header, began_ms)
-                if frame is not None:
-                    self._send_whole(connection, request, frame, began_ms)
-                    return True
             answer: Told | Command | None = self._pulls.tell_again(connection, request, header)
         except NoRoom:
             return False
@@ -345,14 +377,6 @@ class FastReads:
             if len(answer.body) >= LONG_ANSWER_BYTES:
                 self._guard.made.add(len(answer.body))
         return True
-
-    def _send_whole(self, connection: Connection, request: Command, frame: bytes, began_ms: float) -> None:
-        guard = self._guard
-        took_s = (guard.slow.now_ms() - began_ms) / 1000
-        guard.slow.on_answered(_NAME_OF[request.code], connection.remote, took_s)
-        connection.write(frame)
-        if len(frame) >= LONG_ANSWER_BYTES:
-            guard.made.add(len(frame))
 
     def _send(self, connection: Connection, request: Command, answer: Told | Command) -> None:
         if isinstance(answer, Command):

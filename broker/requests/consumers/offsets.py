@@ -143,6 +143,18 @@ def note_offset(context: BrokerContext, group: str, topic: str, queue_id: int, o
     return True
 
 
+def note_offsets(context: BrokerContext, group: str, topic: str, told: list[tuple[int, int]]) -> None:
+    """``note_offset`` of several queues, of a group that has offsets in the topic."""
+    if not context.role_state.is_master or context.offsets.resets.count:
+        for queue_id, offset in told:
+            note_offset(context, group, topic, queue_id, offset)
+        return
+    next_offset = context.store.writer.next_offset  # see ``note_offset``
+    context.offsets.commit_all(
+        group, topic, [(queue_id, min(offset, next_offset(topic, queue_id))) for queue_id, offset in told]
+    )
+
+
 def earliest_ms(context: BrokerContext, topic: str, queue_id: int) -> int:
     """When the first message of a queue was stored, ms; -1 for an empty queue."""
     return stored_ms(context, topic, queue_id, context.min_offset(topic, queue_id))

@@ -8,14 +8,30 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 from types import ModuleType
-from typing import Final
+from typing import Final, NamedTuple
 
 from broker.requests.consumers.told import FOUND, MASTER, Told
 from model.codes import Response
 from remoting import codec
 from remoting.codec import Command
-from remoting.headers import PullAnswer
+from remoting.headers import PullAnswer, PullHeader
 from store.files.compiled import compiled
+
+
+class Note(NamedTuple):
+    """What is left behind by a pull that was answered; compiled code makes plain tuples of it."""
+
+    queue_id: int
+    commit_offset: int
+    next_offset: int
+    records: int
+    records_bytes: int
+    stored_ms: int
+    """When the first of them was stored."""
+
+
+Answers = tuple[int, Command, PullHeader, list[bytes], list[Note]]
+"""Where the pulls end, of the first one request and header, the frames, and what is left behind."""
 
 _OPAQUE: Final = 111111106
 _NUMBERS: Final = (111111101, 111111102, 111111103, 111111104, 111111105)
@@ -31,8 +47,8 @@ class PullHeads:
     def __init__(self, module: ModuleType) -> None:
         heads = module.PullHeads(_json_parts(), _binary_parts())
         self._head = heads.head
-        self.answer: Callable[..., tuple[bytes, int, int, int] | None] = heads.answer
-        """``PullHeads.answer`` of the module."""
+        self.answers: Callable[..., Answers | None] = heads.answers
+        """``PullHeads.answers`` of the module."""
 
     def of(self, told: Told, request: Command) -> bytes | None:
         """What ``head_of`` makes of the reply; None: that has to."""

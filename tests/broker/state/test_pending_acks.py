@@ -290,7 +290,7 @@ async def test_long_answers_count_together_and_as_made_in_their_turn(monkeypatch
     monkeypatch.setattr(pending_acks_module, "ALL_BYTES_MAX", 3 * len(long))
     marks, connections = Marks(), [FakeConnection(f"127.0.0.1:{port}") for port in range(4)]
     pending_acks = parking_of(marks)
-    pending_acks.made = made = Made()
+    pending_acks.made = made = Made(lambda what: None)
     for end, connection in enumerate(connections, 1):
         assert pending_acks.is_full is (end > 3)
         pending_acks.add(conn(connection), long, end)

@@ -348,7 +348,12 @@ def reads(refused: Refused | None = None) -> FastReads:
     )
     slow = SlowTurns("broker", lambda: 0.0)
     guard = SimpleNamespace(
-        starts=SimpleNamespace(take=lambda: True, take_known=lambda: True),
+        starts=SimpleNamespace(
+            take=lambda: True,
+            take_known=lambda: True,
+            known_room=lambda: 8,
+            begun_known=lambda count: None,
+        ),
         made=SimpleNamespace(size=0),
         slow=slow,
     )

@@ -16,6 +16,7 @@ import pytest
 from broker.requests import batch
 from broker.requests.consumers import fast_pull, pull_heads
 from broker.requests.consumers.fast_pull import FastReads
+from broker.requests.consumers.pull_heads import Answers
 from broker.service import Broker
 from model.codes import Request
 from model.errors import Refused
@@ -50,6 +51,10 @@ class Sink:
     def write(self, data: bytes) -> None:
         self.written += data
 
+    def write_all(self, frames: list[bytes], size: int) -> None:
+        assert sum(map(len, frames)) == size
+        self.written += b"".join(frames)
+
     def send(self, command: Command) -> None:
         self.written += codec.encode(command)
 
@@ -66,7 +71,12 @@ class Way:
         self._module = module
         self._sink = Sink()
         guard = SimpleNamespace(
-            starts=SimpleNamespace(take=lambda: True, take_known=lambda: True),
+            starts=SimpleNamespace(
+                take=lambda: True,
+                take_known=lambda: True,
+                known_room=lambda: 8,
+                begun_known=lambda count: None,
+            ),
             made=SimpleNamespace(size=0, add=lambda size: None),
             slow=SlowTurns("broker", lambda: 0.0),
         )
@@ -87,14 +97,17 @@ class Way:
         self.fast_pulls = self.plain_reads = 0
 
     def _count_whole(self) -> None:
-        self.whole_answers, made = 0, self._reads._whole
+        self.whole_answers = self.together_max = 0
+        made = self._reads._whole
         if made is not None:
             to = made.to
 
-            def counted(*asked: Any) -> bytes | None:
-                frame = to(*asked)
-                self.whole_answers += frame is not None
-                return frame
+            def counted(*asked: Any) -> Answers | None:
+                found = to(*asked)
+                count = 0 if found is None else len(found[3])
+                self.whole_answers += count
+                self.together_max = max(self.together_max, count)
+                return found
 
             made.to = counted  # type: ignore[method-assign, assignment]
 
@@ -161,7 +174,7 @@ def a_consumers_pull(broker: Broker, chance: random.Random, opaque: int) -> byte
 
 
 def a_pull(broker: Broker, chance: random.Random, opaque: int) -> bytes:
-    if chance.random() < 0.4:
+    if chance.random() < 0.5:
         return a_consumers_pull(broker, chance, opaque)
     name, queue_id = chance.choice(TOPICS), chance.choice([0, 0, 1, 2, 2, 3, 7])
     end = broker.store.max_queue_offset(name, queue_id)
@@ -274,3 +287,4 @@ async def test_all_ways_answer_with_the_same_bytes(tmp_path: Path, seed: int) ->
         assert all(way.plain_reads > 50 and way.whole_answers > 50 for way in ways[2:]), (
             "compiled code had its part"
         )
+        assert all(way.together_max > 1 for way in ways[2:]), "some of them together"
