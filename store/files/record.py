@@ -461,12 +461,8 @@ def records_in(data: Buffer) -> Iterator[Record]:
         at += record.size
 
 
-TIMED_BYTES: Final = 76
-"""Of a record, up to its store timestamp, whatever its hosts."""
-
-
 def store_timestamp_of(buffer: Buffer) -> int:
-    """The store timestamp (ms) of the record ``buffer`` begins with; its first ``TIMED_BYTES`` are needed."""
+    """The store timestamp (ms) of the record ``buffer`` begins with; only its first 76 bytes are needed."""
     value: int = _LONG.unpack_from(buffer, _STORE_TIME_AT[buffer[39] >> 4 & 3])[0]
     return value
 
