@@ -48,20 +48,35 @@ def borders(facts: Facts, looked: Mapping[int, Beside], roots: Sequence[Finding]
 
 
 def _epochs(facts: Facts, at: int) -> Iterator[Finding]:
-    """The first epoch that cannot begin where the epoch file says. One is written down before its first
-    record: of a log that may still move, only what was confirmed is asked for."""
+    """The first epoch that cannot begin where the epoch file says."""
     r = facts.replicas[at]
     if r.epoch_problem or r.left_over is not None:
         return
+    told = contradicted(r)
+    if told is not None and told.around is not None:
+        span = told.around.start, told.start + 1
+        yield _epoch(facts, at, told.epoch, span, f"{told.start} is {told.around}")
+    elif told is not None:
+        yield _epoch(facts, at, told.epoch, (r.end, told.start), f"the log ends at {r.end}")
+
+
+class Contradicted(NamedTuple):
+    epoch: int
+    start: int
+    around: Around | None  # what stands there; None: it is behind the log's end
+
+
+def contradicted(r: Replica) -> Contradicted | None:
+    """The first epoch of a file that cannot begin where it says, by its own log. One is written down before
+    its first record: of a log that may still move, only what was confirmed is asked for. Raises OSError."""
     for epoch, start in r.epochs:
         if start > r.end and r.clean:
-            yield _epoch(facts, at, epoch, (r.end, start), f"the log ends at {r.end}")
-            return
+            return Contradicted(epoch, start, None)
         if r.start < start < (r.end if r.clean else min(r.end, r.confirmed)):
             around = around_of(r, start)
             if around is not None:
-                yield _epoch(facts, at, epoch, (around.start, start + 1), f"{start} is {around}")
-                return
+                return Contradicted(epoch, start, around)
+    return None
 
 
 def _epoch(facts: Facts, at: int, epoch: int, span: tuple[int, int], found: str) -> Finding:

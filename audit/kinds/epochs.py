@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from audit.findings import ERROR, WARN, Finding
+from audit.kinds.borders import contradicted
 from audit.kinds.facts import Facts
 from audit.kinds.histories import parted_by_epochs
 from audit.reading.beside import EPOCHS
@@ -14,7 +15,7 @@ from audit.reading.layout import UNREADABLE, Replica
 
 
 def epochs(facts: Facts) -> list[Finding]:
-    """Epoch files that cannot be right, or that give another epoch than most for bytes all of them hold."""
+    """Epoch files that cannot be right, or that give another epoch than most for bytes that they hold."""
     corrupt = [
         Finding("file_unreadable", ERROR, r.name, EPOCHS, found=r.epoch_problem.removeprefix(UNREADABLE))
         if r.epoch_problem.startswith(UNREADABLE)
@@ -33,14 +34,18 @@ def _mismatches(facts: Facts) -> list[Finding]:
     no epoch has no vote."""
     replicas, told = facts.replicas, _told(facts)
     found: dict[int, Finding] = {}
-    for begin, end in _stretches(facts, told):
-        says = {at: replicas[at].epoch_at(begin) for at in told}
-        left = [at for at in told if facts.histories.with_group(at, begin)]
-        best, votes, tied = _most([says[at] for at in left], says.get(facts.reference))
+    undecided: set[int] = set()  # as many say so as say otherwise: what a vote tells farther on says more
+    for begin, end, there in _stretches(facts, told):
+        says = {at: replicas[at].epoch_at(begin) for at in there}
+        left = [at for at in there if facts.histories.with_group(at, begin)]
+        if not left or len(set(says.values())) < 2:
+            continue
+        left, best, votes, tied = _vote(facts, told, left, begin)
         open_ = tied or _few_are_later(facts, told, begin, best)
         most = [replicas[at] for at in left if says[at] == best]
-        for at in told:
-            if says[at] != best and at not in found:
+        for at in there:
+            if says[at] != best and (at not in found or (at in undecided and not tied)):
+                (undecided.add if tied else undecided.discard)(at)
                 found[at] = facts.at(
                     "epoch_mismatch",
                     ERROR,
@@ -61,10 +66,36 @@ def _told(facts: Facts) -> list[int]:
     return told if len(told) > 1 and any(facts.replicas[at].epochs for at in told) else []
 
 
-def _most(says: list[int], of_reference: int | None) -> tuple[int, int, bool]:
-    """The epoch that most say, how many do, and whether as many say another."""
+def _vote(facts: Facts, told: list[int], left: list[int], begin: int) -> tuple[list[int], int, int, bool]:
+    """Who of ``left`` votes on a place, which epoch most say, how many do, and whether as many say another.
+    Of as many, those do not whose file their own log contradicts."""
+    replicas, older = facts.replicas, _of_older(facts, told, begin)
+    own = replicas[facts.reference].epoch_at(begin) if facts.reference in left else None
+    best, votes, tied = _most([replicas[at].epoch_at(begin) for at in left], older, own)
+    if tied:
+        proved = [at for at in left if contradicted(replicas[at]) is None]
+        if proved and proved != left:
+            return proved, *_most([replicas[at].epoch_at(begin) for at in proved], older, own)
+    return left, best, votes, tied
+
+
+def _of_older(facts: Facts, told: list[int], begin: int) -> Counter[int]:
+    """What files tell of a place that their logs had, and retention took. It proves nothing of the bytes that
+    others hold there."""
+    gone = (facts.replicas[at] for at in told if facts.replicas[at].start > begin)
+    return Counter(r.epoch_at(begin) for r in gone)
+
+
+def _most(says: list[int], of_older: Counter[int], of_reference: int | None) -> tuple[int, int, bool]:
+    """The epoch that most say, how many do, and whether as many say another. Of as many it is that of more of
+    the older logs, then the reference's."""
     counts = Counter(epoch for epoch in says if epoch >= 0) or Counter(says)
-    best, votes = max(counts.items(), key=lambda item: (item[1], item[0] == of_reference, item[0]))
+
+    def rank(item: tuple[int, int]) -> tuple[int, int, bool, int]:
+        epoch, votes = item
+        return votes, of_older[epoch], epoch == of_reference, epoch
+
+    best, votes = max(counts.items(), key=rank)
     return best, votes, list(counts.values()).count(votes) > 1
 
 
@@ -82,12 +113,11 @@ def _knows_more(r: Replica, most: list[Replica], begin: int) -> bool:
     return all(entry in r.epochs for entry in entries)
 
 
-def _stretches(facts: Facts, told: list[int]) -> Iterator[tuple[int, int]]:
-    """What all hold, cut where any of them begins an epoch."""
-    if not told:
-        return
-    begin = max(facts.replicas[at].start for at in told)
-    end = min(facts.replicas[at].end for at in told)
-    starts = {start for at in told for _, start in facts.replicas[at].epochs if begin < start < end}
-    if begin < end:
-        yield from pairwise([*sorted({begin, *starts}), end])
+def _stretches(facts: Facts, told: list[int]) -> Iterator[tuple[int, int, list[int]]]:
+    """What two hold at least, cut where any of them begins an epoch, or a log begins or ends; and who do."""
+    edges = {edge for at in told for edge in (facts.replicas[at].start, facts.replicas[at].end)}
+    starts = {start for at in told for _, start in facts.replicas[at].epochs}
+    for begin, end in pairwise(sorted(edges | starts)):
+        there = [at for at in told if facts.replicas[at].start <= begin and end <= facts.replicas[at].end]
+        if len(there) > 1:
+            yield begin, end, there
