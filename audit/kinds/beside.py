@@ -148,10 +148,11 @@ def taken(facts: Facts, looked: Mapping[int, Beside]) -> dict[int, Interval]:
 
 def not_by_retention(facts: Facts, looked: Mapping[int, Beside]) -> list[Interval]:
     """What logs lack, and no retention took: their starts since they stopped, what lies there and cannot be
-    read, and the ends that they lost."""
+    read, or has another name, and the ends that they lost."""
     found = taken_from_all(facts, looked)
     for at, r in enumerate(facts.replicas):
         found += [(unread.base, r.segment_end(unread)) for unread, _ in r.unread]
+        found += r.misnamed
         reached = min(max(r.promised, looked[at].was_longer), facts.histories.left(at))
         if reached > r.end and _had(r, looked[at]):
             found.append((r.end if r.segments else _began(facts, looked[at], reached), reached))

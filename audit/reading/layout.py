@@ -23,6 +23,7 @@ from audit.reading.record import MAGIC_V1, MAGIC_V2, Parsed, Record, parse
 from audit.reading.scan import WINDOW_BYTES, Read, find_record, skip_sound, window
 from audit.reading.seals import CHECKPOINT_MARK, PAGE_BYTES, checkpoint_problem, is_sealed_by
 from audit.reading.storage import Storage, StoreSpec, UnfitFileError, names_in, open_storage
+from audit.reading.strays import belongs
 from audit.sources.compressed import CannotUnpackError
 
 MADE_OF_LOG: Final = {
@@ -38,6 +39,7 @@ UNREADABLE: Final = "cannot be read: "
 ALL: Final = 1 << 62
 """Behind every log's end."""
 CHECKPOINT: Final = "checkpoint"
+_DANGLING: Final = "its name is there, and no file: a link to nothing"
 _CHECKPOINT_BYTES: Final = 512
 """All that brokers write stands before; a disk writes no less."""
 BLANK_CHECKPOINT: Final = "no mark, no times and no offset"
@@ -79,6 +81,7 @@ class Replica:
     queues: bool = True  # there is a ``consumequeue``
     unread: list[tuple[Segment, str]] = field(default_factory=list)  # files that cannot be read, and why
     stray: list[Segment] = field(default_factory=list)  # files of a name that none of these segments has
+    misnamed: list[tuple[int, int]] = field(default_factory=list)  # what those hold, by their records
     closed: dict[str, str] = field(default_factory=dict)  # the same of files beside the log
     refused: tuple[int, int] | None = None  # a record behind the end that looks left over: offset, bytes
     left_over: tuple[int, int] | None = None  # what was taken for the rest of a log that was cut
@@ -154,7 +157,7 @@ def load(spec: StoreSpec) -> Replica:
             try:
                 replica.segments.append(Segment(int(name), file, storage.size(file)))
             except FileNotFoundError:
-                continue  # retention removed it meanwhile
+                replica.unread += _unopened(storage, Segment(int(name), file, 0))
             except (CannotUnpackError, UnfitFileError) as error:
                 replica.unread.append((Segment(int(name), file, 0), error.strerror or str(error)))
         replica.clean = not storage.exists("abort")
@@ -169,6 +172,12 @@ def load(spec: StoreSpec) -> Replica:
         return replica
     finally:
         storage.close()
+
+
+def _unopened(storage: Storage, segment: Segment) -> list[tuple[Segment, str]]:
+    """A file that is not found is gone, as retention removes it, unless its name is still there: a link to
+    what is not, as where a disk is not mounted."""
+    return [(segment, _DANGLING)] if segment.name in storage.listdir("commitlog") else []
 
 
 def _no_folders(storage: Storage) -> dict[str, str]:
@@ -275,6 +284,7 @@ def leave_out_unreadable(replica: Replica) -> bool:
                     storage.read(segment.file, at, WINDOW_BYTES)
             except FileNotFoundError:
                 out.append(segment)
+                replica.unread += _unopened(storage, segment)
             except OSError as error:
                 out.append(segment)
                 replica.unread.append((segment, error.strerror or str(error)))
@@ -307,7 +317,9 @@ def leave_out_removed(replica: Replica) -> bool:
     retention, in the middle by nobody who may. Whether there was any. Raises OSError."""
     storage = open_storage(replica.location)
     try:
-        return _leave_out(replica, [s for s in replica.segments if not storage.exists(s.file)])
+        out = [s for s in replica.segments if not storage.exists(s.file)]
+        replica.unread += [row for segment in out for row in _unopened(storage, segment)]
+        return _leave_out(replica, out)
     finally:
         storage.close()
 
@@ -351,11 +363,18 @@ def _miss_checkpoints(replicas: list[Replica]) -> None:
 
 def _set_strays_aside(replica: Replica, size: int) -> None:
     """Segments begin at multiples of their size: what begins elsewhere lies over others, and would be looked
-    for on all replicas. Of a store that has segments of another size the bases are told by that."""
+    for on all replicas. Of a store that has segments of another size the bases are told by that.
+    Raises OSError."""
     sizes = Counter(s.size_bytes for s in replica.segments)
     own = max(sizes, key=lambda size: (sizes[size], size))
     stray = [s for s in replica.segments if s.base % max(1, size) and s.base % max(1, own)]
+    storage = open_storage(replica.location)
+    try:
+        told = [belongs(storage, segment.file, size) for segment in stray]
+    finally:
+        storage.close()
     replica.stray += stray
+    replica.misnamed += [span for span in told if span is not None]
     _leave_out(replica, stray)
 
 

@@ -238,8 +238,9 @@ def _is_beside(f: Finding) -> bool:
 
 
 def _held(r: Replica, end_of_all: int) -> Iterator[Interval]:
-    """What a replica's log has, and what may be in its files that cannot be read now: up to where any log
-    reaches, or it may have been confirmed."""
+    """What a replica's log has, what files of wrong names do, and what may be in those that cannot be read
+    now: up to where any log reaches, or it may have been confirmed."""
+    yield from r.misnamed
     at = r.start
     for begin, until in [*r.gaps, (r.end, r.end)]:
         if at < begin:

@@ -1,0 +1,113 @@
+"""The promise about names in ``commitlog``: what a file of a wrong name holds, or one of a name that leads to
+nothing, no retention took; nobody is told to empty that store."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from audit.findings import Finding
+from audit.results.repair import steps
+from audit.run import Report
+from tests.audit.plants import make, make_queued, run_local, run_with
+from tests.audit.reading.test_removed_meanwhile import Meanwhile
+from tests.audit.stores import SEGMENT, LogWriter, write_epochs
+
+
+def _first(store: Path) -> Path:
+    return store / "commitlog" / f"{0:020d}"
+
+
+def _renamed(store: Path) -> None:
+    _first(store).rename(store / "commitlog" / f"{100:020d}")
+
+
+def _cut_head(store: Path) -> None:
+    """Its first records are zeros: any record tells."""
+    raw = _first(store).read_bytes()
+    _first(store).write_bytes(bytes(600) + raw[600:])
+    _renamed(store)
+
+
+def _unmounted(store: Path) -> None:
+    _first(store).unlink()
+    _first(store).symlink_to(store / "not" / "there")
+
+
+HARMS = {"renamed": _renamed, "renamed, with a torn head": _cut_head, "a link to nothing": _unmounted}
+
+
+def _group(
+    root: Path, harmed: tuple[int, ...], harm: Callable[[Path], None]
+) -> tuple[list[Path], LogWriter, Path]:
+    """A running group; all that are not harmed deleted their first segment."""
+    stores, writer, ledger = make(root)
+    for at, store in enumerate(stores):
+        (store / "abort").touch()
+        harm(store) if at in harmed else _first(store).unlink()
+    return stores, writer, ledger
+
+
+def _of(report: Report, kind: str) -> list[Finding]:
+    return [f for f in report.findings if f.kind == kind]
+
+
+@pytest.mark.parametrize("placed", [True, False])
+@pytest.mark.parametrize("harmed", [(1,), (0, 1, 2)])
+@pytest.mark.parametrize("how", HARMS)
+def test_what_a_name_still_stands_for_was_not_taken_by_retention(
+    how: str, harmed: tuple[int, ...], placed: bool, tmp_path: Path
+) -> None:
+    stores, writer, ledger = _group(tmp_path, harmed, HARMS[how])
+    if not placed:
+        ledger.write_text(ledger.read_text().replace('"phys_offset"', '"place"'))
+    report = run_local(stores, ledger)
+    first = sum(int(str(row["phys_offset"])) < SEGMENT for row in writer.rows)
+    assert (report.lost, report.expired, report.none_lost) == (first, 0, False)
+    kind = "file_unreadable" if how == "a link to nothing" else "file_corrupt"
+    assert {f.replica for f in _of(report, kind)} == {f"r{at}" for at in harmed}
+    assert report.verdict == "diverged"
+
+
+@pytest.mark.parametrize("ledger", [True, False])
+@pytest.mark.parametrize("how", HARMS)
+def test_no_step_empties_a_store_with_such_a_name(how: str, ledger: bool, tmp_path: Path) -> None:
+    stores, writer, path = _group(tmp_path, (1,), HARMS[how])
+    write_epochs(stores[1], [(1, 0), (2, int(str(writer.rows[40]["phys_offset"])))])
+    report = run_local(stores, path if ledger else None)
+    assert [f.replica for f in _of(report, "epoch_mismatch")] == ["r1"]
+    told = [step.why for step in steps(report.findings, report.replicas) if step.replica == "r1"]
+    assert any("Keep this store" in why for why in told)
+    assert not any("empty store" in why for why in told)
+
+
+@pytest.mark.parametrize("raw", [b"", bytes(SEGMENT), b"no record" * 400])
+def test_a_stray_name_without_a_record_holds_no_message(raw: bytes, tmp_path: Path) -> None:
+    """Nor does a copy of a segment that is there. What retention took is too old, whatever lies beside."""
+    stores, writer, ledger = _group(tmp_path, (), _renamed)
+    (stores[1] / "commitlog" / f"{100:020d}").write_bytes(raw)
+    second = (stores[1] / "commitlog" / f"{SEGMENT:020d}").read_bytes()
+    (stores[1] / "commitlog" / f"{101:020d}").write_bytes(second)
+    report = run_local(stores, ledger)
+    first = sum(int(str(row["phys_offset"])) < SEGMENT for row in writer.rows)
+    assert (report.lost, report.expired, report.none_lost) == (0, first, True)
+
+
+@pytest.mark.parametrize("step", ["digests", "scan", "scanned"])
+def test_a_disk_that_goes_while_it_is_read_is_no_retention(step: str, tmp_path: Path) -> None:
+    stores, ledger = make_queued(tmp_path)
+    for store in stores:
+        (store / "abort").touch()
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    _first(stores[1]).rename(disk / "0")
+    _first(stores[1]).symlink_to(disk / "0")
+    for at in (0, 2):
+        _first(stores[at]).unlink()
+    away = Meanwhile(step, lambda: disk.exists() and disk.rename(tmp_path / "away"))
+    report = run_with(away, stores, ledger)
+    assert report.expired == 0
+    if step != "scanned":  # what was read before is judged
+        assert [(f.replica, f.phys_offset) for f in _of(report, "file_unreadable")] == [("r1", 0)]
