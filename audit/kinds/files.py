@@ -5,9 +5,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import groupby, pairwise
 
 from audit.findings import ERROR, WARN, Finding
+from audit.intervals import Interval
 from audit.kinds.damage import Sound
 from audit.kinds.facts import Facts
 from audit.reading.layout import Replica
@@ -34,7 +36,7 @@ def files(facts: Facts, sound: Sound) -> list[Finding]:
             found.append(facts.at("file_unreadable", ERROR, at, begin, end, found=why, copies=copies))
         for file, why in sorted(r.closed.items()):
             found.append(Finding("file_unreadable", ERROR, r.name, file, found=why))
-        for begin, end in r.holes:
+        for begin, end in (piece for hole in r.holes for piece in _held_alike(facts, at, *hole)):
             copies = copies_of(at, begin, end)
             found.append(facts.at("missing_segment", ERROR, at, begin, end, found=apart, copies=copies))
         found += _sizes(facts, at, copies_of)
@@ -43,6 +45,17 @@ def files(facts: Facts, sound: Sound) -> list[Finding]:
             words = f"{stray.size_bytes} bytes from {stray.base} on"
             found.append(Finding("file_corrupt", WARN, r.name, stray.file, expected=begins, found=words))
     return found + _shared(facts)
+
+
+def _held_alike(facts: Facts, at: int, begin: int, end: int) -> Iterator[Interval]:
+    """Segments in a row that a log lacks, cut where fewer or more others hold them: what nobody has says
+    nothing of the rest."""
+    size = facts.replicas[at].segment_bytes
+    edges = {edge // size * size for r in facts.replicas for edge in (r.start, r.end)}
+    pieces = list(pairwise(sorted({begin, end, *(edge for edge in edges if begin < edge < end)})))
+    for _, alike in groupby(pieces, key=lambda piece: facts.copies(at, *piece)):
+        row = list(alike)
+        yield row[0][0], row[-1][1]
 
 
 def _reached(facts: Facts, at: int, begin: int, end: int) -> int:

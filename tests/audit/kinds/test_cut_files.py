@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from audit.results.repair import steps
 from tests.audit.plants import make_queued, run_local
-from tests.audit.stores import SEGMENT, look, patch
+from tests.audit.stores import SEGMENT, LogWriter, copies, cut, look, patch
 
 Row = tuple[str, str, int, int, int]
 
@@ -67,3 +68,30 @@ def test_nor_is_a_segment_with_a_damaged_record(tmp_path: Path) -> None:
     at = SEGMENT
     patch(stores[1], at, bytes(int.from_bytes(look(stores[1], at, 4))))
     assert ("missing_segment", "r0", SEGMENT, 2 * SEGMENT, 1) in _rows(stores)
+
+
+@pytest.mark.parametrize("expired", [True, False])
+def test_what_others_hold_of_a_hole_counts_for_itself(expired: bool, tmp_path: Path) -> None:
+    """The others expired most of it, or end in it: what they have is put back from them."""
+    writer = LogWriter(tmp_path / "origin")
+    writer.fill(160)
+    stores = copies(writer.root)
+    assert writer.end > 4 * SEGMENT
+    for store in stores:
+        (store / "abort").touch()
+    border = 3 * SEGMENT
+    for base in range(SEGMENT, 4 * SEGMENT, SEGMENT):
+        (stores[1] / "commitlog" / f"{base:020d}").unlink()
+    for store in (stores[0], stores[2]):
+        for base in range(0, border if expired else 0, SEGMENT):
+            (store / "commitlog" / f"{base:020d}").unlink()
+        if not expired:
+            cut(store, next(int(str(r["phys_offset"])) for r in writer.rows[100:]))
+    report = run_local(stores, None)
+    rows = [(f.phys_offset, f.until, f.copies) for f in report.findings if f.kind == "missing_segment"]
+    assert rows == [
+        (SEGMENT, border, 0 if expired else 2),
+        (border, 4 * SEGMENT, 2 if expired else 0),
+    ]
+    commands = [step.command for step in steps(report.findings, report.replicas)]
+    assert sum(command.startswith("cp ") for command in commands) == 1
