@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from itertools import pairwise
+from typing import NamedTuple
 
 from audit.findings import ERROR, WARN, Finding
+from audit.intervals import Interval
 from audit.kinds.borders import contradicted
 from audit.kinds.facts import Facts
-from audit.kinds.histories import parted_by_epochs
+from audit.kinds.histories import last_epoch, parted_by_epochs
 from audit.reading.beside import EPOCHS
 from audit.reading.layout import UNREADABLE, Replica
 
@@ -32,32 +34,58 @@ def _mismatches(facts: Facts) -> list[Finding]:
     Behind the place where histories part the later one is the group's, whatever most tell. Before it most
     tell; but none is wrong that knows an epoch more than they: a file loses entries, and gains none. What has
     no epoch has no vote."""
-    replicas, told = facts.replicas, _told(facts)
+    told = _told(facts)
     found: dict[int, Finding] = {}
     undecided: set[int] = set()  # as many say so as say otherwise: what a vote tells farther on says more
     for begin, end, there in _stretches(facts, told):
-        says = {at: replicas[at].epoch_at(begin) for at in there}
-        left = [at for at in there if facts.histories.with_group(at, begin)]
-        if not left or len(set(says.values())) < 2:
+        if len({facts.replicas[at].epoch_at(begin) for at in there}) < 2:
             continue
-        left, best, votes, tied = _vote(facts, told, left, begin)
-        open_ = tied or _few_are_later(facts, told, begin, best)
-        most = [replicas[at] for at in left if says[at] == best]
+        left = [at for at in there if _is_with_group(facts, at, begin, there)]
+        if not left:
+            continue
+        vote = _vote(facts, told, left, begin)
         for at in there:
-            if says[at] != best and (at not in found or (at in undecided and not tied)):
-                (undecided.add if tied else undecided.discard)(at)
-                found[at] = facts.at(
-                    "epoch_mismatch",
-                    ERROR,
-                    at,
-                    begin,
-                    end,
-                    expected=str(best),
-                    found=str(says[at]) if says[at] >= 0 else "no epoch",
-                    ambiguous=(open_ or _knows_more(replicas[at], most, begin)) and at in left,
-                    copies=votes,
-                )
+            row = _row(facts, at, (begin, end), vote)
+            if row is not None and (at not in found or (at in undecided and not vote.tied)):
+                (undecided.add if vote.tied else undecided.discard)(at)
+                found[at] = row
     return list(found.values())
+
+
+def _is_with_group(facts: Facts, at: int, begin: int, there: list[int]) -> bool:
+    """Is a place of a log of the group's history? The reference need not hold it: then a log of a later epoch
+    that does tells."""
+    own, histories = last_epoch(facts.replicas[at]), facts.histories
+    later = (b for b in there if last_epoch(facts.replicas[b]) > own)
+    return histories.with_group(at, begin) and not any(histories.parted(at, b) <= begin for b in later)
+
+
+class _Vote(NamedTuple):
+    """Of one place: who votes, which epoch most say, how many do, and whether as many say another."""
+
+    left: list[int]
+    best: int
+    votes: int
+    tied: bool
+
+
+def _row(facts: Facts, at: int, span: Interval, vote: _Vote) -> Finding | None:
+    r, begin = facts.replicas[at], span[0]
+    says = r.epoch_at(begin)
+    if says == vote.best:
+        return None
+    most = [other for b in vote.left if (other := facts.replicas[b]).epoch_at(begin) == vote.best]
+    open_ = vote.tied or _few_are_later(facts, _told(facts), begin, vote.best) or _knows_more(r, most, begin)
+    return facts.at(
+        "epoch_mismatch",
+        ERROR,
+        at,
+        *span,
+        expected=str(vote.best),
+        found=str(says) if says >= 0 else "no epoch",
+        ambiguous=open_ and at in vote.left,
+        copies=vote.votes,
+    )
 
 
 def _told(facts: Facts) -> list[int]:
@@ -66,17 +94,16 @@ def _told(facts: Facts) -> list[int]:
     return told if len(told) > 1 and any(facts.replicas[at].epochs for at in told) else []
 
 
-def _vote(facts: Facts, told: list[int], left: list[int], begin: int) -> tuple[list[int], int, int, bool]:
-    """Who of ``left`` votes on a place, which epoch most say, how many do, and whether as many say another.
-    Of as many, those do not whose file their own log contradicts."""
+def _vote(facts: Facts, told: list[int], left: list[int], begin: int) -> _Vote:
+    """Where as many say another epoch, those have no vote whose file their own log contradicts."""
     replicas, older = facts.replicas, _of_older(facts, told, begin)
     own = replicas[facts.reference].epoch_at(begin) if facts.reference in left else None
     best, votes, tied = _most([replicas[at].epoch_at(begin) for at in left], older, own)
     if tied:
         proved = [at for at in left if contradicted(replicas[at]) is None]
         if proved and proved != left:
-            return proved, *_most([replicas[at].epoch_at(begin) for at in proved], older, own)
-    return left, best, votes, tied
+            return _Vote(proved, *_most([replicas[at].epoch_at(begin) for at in proved], older, own))
+    return _Vote(left, best, votes, tied)
 
 
 def _of_older(facts: Facts, told: list[int], begin: int) -> Counter[int]:

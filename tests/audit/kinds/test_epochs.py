@@ -11,7 +11,7 @@ from audit.findings import Finding
 from audit.results.repair import steps
 from audit.run import Report
 from tests.audit.plants import make, run_local
-from tests.audit.stores import SEGMENT, LogWriter, write_epochs
+from tests.audit.stores import SEGMENT, LogWriter, kept, write_epochs
 
 Epochs = list[tuple[int, int]]
 
@@ -127,3 +127,27 @@ def test_a_slave_behind_in_a_running_group_tells_no_other_epoch(tmp_path: Path) 
     _behind(stores[1], 2 * SEGMENT)
     write_epochs(stores[1], epochs[:2])
     assert _rows(run_local(stores, None)) == []
+
+
+@pytest.mark.parametrize("elected", [True, False])
+@pytest.mark.parametrize("masters", [1, 2, 3])
+def test_what_a_later_history_holds_is_right_also_where_most_of_it_expired(
+    masters: int, elected: bool, tmp_path: Path
+) -> None:
+    """The old masters are down since the failover. One log of the group's still holds what they have."""
+    old, new = LogWriter(tmp_path / "old"), LogWriter(tmp_path / "new")
+    for log, mark, count, stamp in ((old, "o", 3, 5000), (new, "n", 60, 9000)):
+        log.fill(20)
+        begin = log.end
+        log.fill(count, mark=mark, stamp=stamp)
+    assert old.end < SEGMENT
+    epochs = [(1, 0), (2, begin)]
+    stores = [kept(old, tmp_path / f"r{n}", epochs[:1], begin) for n in range(masters)]
+    whole, expired = (kept(new, tmp_path / name, epochs, new.end) for name in ("whole", "expired"))
+    _expire(expired, SEGMENT)
+    if elected:
+        write_epochs(expired, [*epochs, (3, new.end)])
+    report = run_local([*stores, whole, expired], None)
+    assert _rows(report) == []
+    told = {f.replica for f in report.findings if f.kind == "epoch_mismatch"}
+    assert told == {store.name for store in stores}, "what follows from their suffixes"
