@@ -62,7 +62,8 @@ def _missing(facts: Facts, at: int, looked: Mapping[int, Beside]) -> dict[str, s
     any lacks: tables of which only the changes are left, and a checkpoint, which a keelmq makes first."""
     own = looked[at]
     if not _settled(facts, at):
-        gone = facts.replicas[at].checkpoint_problem == GONE_CHECKPOINT and not facts.replicas[at].empty
+        r = facts.replicas[at]
+        gone = r.checkpoint_problem == GONE_CHECKPOINT and (r.had_records or not r.empty)
         return _tables(own) | ({CHECKPOINT: "a keelmq's, as the others have"} if gone else {})
     others = [o for b, o in looked.items() if b != at and _settled(facts, b) and o.ours == own.ours]
     found = _as_all(others) | _copies(own) | _tables(own)
@@ -153,7 +154,10 @@ def not_by_retention(facts: Facts, looked: Mapping[int, Beside]) -> list[Interva
     for at, r in enumerate(facts.replicas):
         found += [(unread.base, r.segment_end(unread)) for unread, _ in r.unread]
         found += r.misnamed
-        reached = min(max(r.promised, looked[at].was_longer), facts.histories.left(at))
+        # Nothing says how far a log reached that is gone, and confirmed nothing.
+        lost_all = r.had_records and not (r.segments or r.unread or r.confirmed)
+        promised = ALL if lost_all else r.promised
+        reached = min(max(promised, looked[at].was_longer), facts.histories.left(at))
         if reached > r.end and _had(r, looked[at]):
             found.append((r.end if r.segments else _began(facts, looked[at], reached), reached))
     return found
@@ -161,9 +165,9 @@ def not_by_retention(facts: Facts, looked: Mapping[int, Beside]) -> list[Interva
 
 def _had(r: Replica, own: Beside) -> bool:
     """Does a log that holds nothing say that it held something? A new one has no checkpoint yet, or one with
-    nothing in it."""
+    nothing in it, and nothing that is made of records."""
     told = r.checkpoint_problem not in (GONE_CHECKPOINT, BLANK_CHECKPOINT)
-    return not r.empty or told or own.was_longer > r.end
+    return not r.empty or r.had_records or told or own.was_longer > r.end
 
 
 def _began(facts: Facts, own: Beside, reached: int) -> int:

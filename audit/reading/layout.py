@@ -24,6 +24,7 @@ from audit.reading.scan import WINDOW_BYTES, Read, find_record, skip_sound, wind
 from audit.reading.seals import CHECKPOINT_MARK, PAGE_BYTES, checkpoint_problem, is_sealed_by
 from audit.reading.storage import Storage, StoreSpec, UnfitFileError, names_in, open_storage
 from audit.reading.strays import belongs
+from audit.reading.traces import had_records
 from audit.sources.compressed import CannotUnpackError
 
 MADE_OF_LOG: Final = {
@@ -72,6 +73,7 @@ class Replica:
     checkpoint_problem: str = ""
     sealed: bool | None = None  # is the checkpoint keelmq's; None: there is none, or nothing in it
     blank_checkpoint: bool = False  # it is a page with nothing in it
+    had_records: bool = False  # what stands beside the log tells of records
     clean: bool = True  # no abort file: stopped in an orderly way
     epochs: list[tuple[int, int]] = field(default_factory=list)  # none where there is an ``epoch_problem``
     epoch_problem: str = ""
@@ -89,6 +91,11 @@ class Replica:
     @property
     def empty(self) -> bool:
         return self.end <= self.start
+
+    @property
+    def new(self) -> bool:
+        """Had its log no record yet, for all that the store tells?"""
+        return not self.segments and not self.had_records
 
     @property
     def promised(self) -> int:
@@ -164,8 +171,9 @@ def load(spec: StoreSpec) -> Replica:
         replica.queues = storage.exists("consumequeue")
         replica.closed |= _no_folders(storage)
         _read_checkpoint(storage, replica)
-        _miss_mark(storage, replica)
         _read_epochs(storage, replica)
+        replica.had_records = had_records(storage, replica.epochs)
+        _miss_mark(storage, replica)
         if replica.segments:
             replica.segment_bytes = max(s.size_bytes for s in replica.segments)
             replica.start = replica.end = replica.segments[0].base
@@ -219,7 +227,7 @@ def _miss_mark(storage: Storage, replica: Replica) -> None:
     """A keelmq marks what it writes, and RocketMQ leaves the mark: where keelmq wrote last, a checkpoint
     without one is not as it was written. Its stop in order writes one; before that a new store may have
     none, or one with nothing in it."""
-    if replica.sealed or replica.checkpoint_problem or CHECKPOINT in replica.closed or not replica.segments:
+    if replica.sealed or replica.checkpoint_problem or CHECKPOINT in replica.closed or replica.new:
         return
     unmarked = replica.sealed is False
     if (unmarked or replica.clean) and last_writer(storage) is Writer.KEELMQ:
@@ -357,7 +365,7 @@ def _miss_checkpoints(replicas: list[Replica]) -> None:
     """A keelmq that opens a store makes a checkpoint first: where the others' are keelmq's, a log without one
     lost it, and what it promised. So did one whose checkpoint has nothing in it: RocketMQ's has times."""
     for replica in replicas if any(r.sealed for r in replicas) else ():
-        if replica.sealed is None and replica.segments and not replica.checkpoint_problem:
+        if replica.sealed is None and not replica.new and not replica.checkpoint_problem:
             replica.checkpoint_problem = BLANK_CHECKPOINT if replica.blank_checkpoint else GONE_CHECKPOINT
 
 

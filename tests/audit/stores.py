@@ -205,6 +205,12 @@ def cut(store: Path, end: int) -> None:
             patch(store, end, bytes(base + SEGMENT - end))
 
 
+def expire(store: Path, until: int) -> None:
+    """Remove the segments before ``until``, as retention does."""
+    for base in range(0, until, SEGMENT):
+        (store / "commitlog" / f"{base:020d}").unlink(missing_ok=True)
+
+
 def patch(root: Path, offset: int, data: bytes, segment: int = SEGMENT) -> None:
     """Overwrite bytes at a physical offset."""
     base = offset // segment * segment

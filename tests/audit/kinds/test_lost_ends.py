@@ -3,6 +3,7 @@ reaches, which has to lead."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,8 +11,8 @@ import pytest
 from audit.results.repair import steps
 from audit.run import Report
 from tests.audit.parted import sealed
-from tests.audit.plants import run_local
-from tests.audit.stores import LogWriter, cut, kept, write_checkpoint
+from tests.audit.plants import ledger_at, run_local
+from tests.audit.stores import SEGMENT, LogWriter, cut, enter, expire, kept, write_checkpoint, write_epochs
 
 Row = tuple[str, str, str, int, int, int]
 OLDER, ZEROS = "older", "zeros"
@@ -98,3 +99,56 @@ def test_the_promise_of_a_log_that_an_election_left_is_none_of_the_groups(tmp_pa
     stores += [kept(log, tmp_path / name, [(1, 0), (2, begin)], begin, begin) for name in "bc"]
     write_checkpoint(stores[0], begin)
     assert _rows(run_local(stores, None)) == {("extra_tail", "warn", "a", begin, log.end, 1)}
+
+
+def _zeros(checkpoint: Path) -> None:
+    checkpoint.write_bytes(bytes(4096))
+
+
+def _nothing(store: Path) -> None:
+    """A new store's files."""
+    write_epochs(store, [(1, 0)])
+    (store / "consumequeue" / "T" / "0").mkdir(parents=True)
+    (store / "consumequeue" / "T" / "0" / f"{0:020d}").write_bytes(bytes(200))
+    (store / "index").mkdir()
+
+
+def _entry(store: Path) -> None:
+    _nothing(store)
+    enter(store, "T", 0, 0, b"\1" * 20)
+
+
+def _index(store: Path) -> None:
+    _nothing(store)
+    (store / "index" / f"{0:017d}").write_bytes(b"\1" * 40)
+
+
+def _epochs(store: Path) -> None:
+    _nothing(store)
+    write_epochs(store, [(1, 0), (2, 2000)])
+
+
+@pytest.mark.parametrize("checkpoint", [Path.unlink, _zeros])
+@pytest.mark.parametrize("keelmq", [True, False])
+@pytest.mark.parametrize("told", [_nothing, _entry, _index, _epochs])
+def test_a_log_that_lost_all_its_files_is_no_new_one(
+    told: Callable[[Path], None], keelmq: bool, checkpoint: Callable[[Path], None], tmp_path: Path
+) -> None:
+    """It may have had what the others expired, if anything besides its log tells of records."""
+    log = _log(tmp_path)
+    log.fill(40, mark="more", stamp=2000)
+    ledger = ledger_at(tmp_path, log.rows)
+    stores = [kept(log, tmp_path / name, [(1, 0)], log.end) for name in "abc"]
+    for store in stores if keelmq else ():
+        sealed(store)
+    for store in stores[1:]:
+        expire(store, SEGMENT)
+    for file in (stores[0] / "commitlog").iterdir():
+        file.unlink()
+    checkpoint(stores[0] / "checkpoint")
+    told(stores[0])
+    report = run_local(stores, ledger)
+    counts = (report.lost, report.expired, report.none_lost)
+    assert counts == ((0, 33, True) if told is _nothing else (33, 0, False))
+    named = [f.replica for f in report.findings if f.segment == "checkpoint"]
+    assert named == (["a"] if keelmq and told is not _nothing else [])

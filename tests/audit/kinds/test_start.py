@@ -19,7 +19,7 @@ from model.topic import DataVersion
 from store.files.checkpoint import FILE_BYTES, Checkpoint
 from tests.audit.parted import sealed
 from tests.audit.plants import make, run_local
-from tests.audit.stores import SEGMENT, LogWriter, cut, patch, write_checkpoint
+from tests.audit.stores import SEGMENT, LogWriter, cut, patch, write_checkpoint, write_epochs
 
 FIRST, SECOND = f"commitlog/{0:020d}", f"commitlog/{SEGMENT:020d}"
 OFFSETS = "config/consumerOffset.json"
@@ -347,6 +347,7 @@ def test_a_new_log_lost_nothing(tmp_path: Path) -> None:
     for file in (stores[2] / "commitlog").iterdir():
         file.unlink()
     (stores[2] / "checkpoint").unlink()
+    write_epochs(stores[2], [(1, 0)])
     first = [row for row in writer.rows if int(str(row["phys_offset"])) < SEGMENT]
     report = run_local(stores, ledger)
     assert (report.lost, report.expired) == (0, len(first))

@@ -1,0 +1,45 @@
+"""Does what stands beside a log tell that there were records? Then the store is no new one.
+
+What is made of records tells it: an entry of a queue or of an index. So does a second epoch, which begins
+where records of the first one end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from audit.reading.storage import Storage, names_in
+
+_MADE_OF_RECORDS: Final = {"consumequeue": 2, "batchconsumequeue": 2, "index": 0}
+"""How many folders lie between."""
+_HEAD_BYTES: Final = 1 << 16
+
+
+def had_records(storage: Storage, epochs: list[tuple[int, int]]) -> bool:
+    """``epochs``: of its epoch file. Files that cannot be read tell nothing: that is said of each."""
+    return len(epochs) > 1 or any(_says_anything(storage, file) for file in _files(storage))
+
+
+def _files(storage: Storage) -> Iterator[str]:
+    for folder, depth in _MADE_OF_RECORDS.items():
+        folders = [folder]
+        for _ in range(depth):
+            folders = [f"{path}/{name}" for path in folders for name in _names(storage, path)]
+        for path in folders:
+            yield from (f"{path}/{name}" for name in _names(storage, path))
+
+
+def _names(storage: Storage, path: str) -> list[str]:
+    try:
+        return names_in(storage, path)
+    except OSError:
+        return []
+
+
+def _says_anything(storage: Storage, file: str) -> bool:
+    """A file may be there before its first entry: of zeros."""
+    try:
+        return any(storage.read(file, 0, _HEAD_BYTES))
+    except OSError:
+        return False
