@@ -58,6 +58,7 @@ class _Places:
     facts: Facts
     unplaced: Unplaced
     taken: Sequence[Interval]  # what logs lack, and no retention removed
+    damaged: Damaged
 
     def where(self, row: Row) -> int:
         """Where the message stands or should stand; -1 when nothing tells."""
@@ -89,11 +90,20 @@ class _Places:
         return any(begin <= where < end for begin, end in self.taken)
 
     def _before_all(self, row: Row, where: int) -> bool:
-        """Does each log that reaches it begin behind it? One that ends before says nothing of it."""
+        """Does each log that reaches it begin behind it? One that ends before, or is of another history there,
+        says nothing of it."""
         if where < 0:
             return self.unplaced.expired(row["topic"], int(row["queue_id"]), int(row["queue_offset"]))
-        reaching = [r.start for r in self.facts.replicas if not r.empty and r.end > where]
+        reaching = [r.start for at, r in enumerate(self.facts.replicas) if self._reaches(at, where)]
         return bool(reaching) and where < min(reaching)
+
+    def _reaches(self, at: int, where: int) -> bool:
+        """Of a history that the group left a log has what was sent to it, so far as that can be read."""
+        r = self.facts.replicas[at]
+        if r.empty or where >= r.end or self.facts.histories.reach(at) > where:
+            return not r.empty and where < r.end
+        unread = not r.covers(where, where + 1) or self.damaged(r.name, where, where + 1)
+        return r.start <= where and unread
 
 
 def check(
@@ -112,7 +122,8 @@ def check(
     What is not listed one by one goes to ``rest``."""
     shared = _sharing(facts, views)
     asked = [facts.reference, *(at for at in views if at != facts.reference and at not in shared)]
-    places = _Places(facts, Unplaced(facts, log, views, damages, harm.taken), harm.taken)
+    unplaced = Unplaced(facts, log, views, damages, harm.taken)
+    places = _Places(facts, unplaced, harm.taken, harm.damaged)
     found = rest.bounded("acknowledged messages", by=("topic", "queue_id"))
     orders = _Orders()
     expired = 0

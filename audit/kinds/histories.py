@@ -25,10 +25,31 @@ class Histories:
     def __init__(self, replicas: list[Replica], reference: int) -> None:
         self._replicas, self._reference = replicas, reference
         self._asked: dict[tuple[int, int], tuple[int, bool | None]] = {}
+        self._left: dict[int, int] = {}
 
     def left(self, at: int) -> int:
         """From where on a log is of a history that the group left. Raises OSError."""
-        return self.parted(self._reference, at)
+        if at not in self._left:
+            begin, apart = self._ask(self._reference, at)
+            untold = begin < NEVER and apart is None
+            self._left[at] = self._left_by_others(at) if untold else self.parted(self._reference, at)
+        return self._left[at]
+
+    def _left_by_others(self, at: int) -> int:
+        """The same, where the reference holds too little to tell: by a log of a later epoch that is of the
+        group's history up to behind that place."""
+        later = [
+            other
+            for other, r in enumerate(self._replicas)
+            if other != at and last_epoch(r) > last_epoch(self._replicas[at])
+        ]
+        places = ((self.parted(other, at), self.shared(self._reference, other)) for other in later)
+        return min((place for place, shared in places if place < shared), default=NEVER)
+
+    def reach(self, at: int) -> int:
+        """Up to where a log may hold what the group has. Behind a place where epoch files part it does not,
+        also if no log is left whose bytes would prove it. Raises OSError."""
+        return min(self._replicas[at].end, self.left(at), self.shared(self._reference, at))
 
     def with_group(self, at: int, offset: int) -> bool:
         """Is a place of the log, or a stretch that ends there, of the group's history?"""

@@ -50,7 +50,9 @@ class Unplaced:
     ) -> None:
         self._facts, self._log, self._views, self._damages = facts, log, views, damages
         self._taken = taken
-        self._reached = joined((r.start, r.end) for r in facts.replicas if not r.empty)
+        self._reach = [facts.histories.reach(at) for at in range(len(facts.replicas))]
+        logs = zip(facts.replicas, self._reach, strict=True)
+        self._reached = joined((r.start, reach) for r, reach in logs if not r.empty)
         self._rooms: dict[Interval, int] = {}
 
     def expired(self, topic: str, queue_id: int, place: int) -> bool:
@@ -102,12 +104,25 @@ class Unplaced:
         found: list[dict[Queue, _Extent]] = [{} for _ in self._reached]
         for at, view in self._views.items():
             r = self._facts.replicas[at]
-            if r.empty:
+            if r.empty or self._reach[at] <= r.start:
                 continue
             of = next(n for n, (begin, end) in enumerate(self._reached) if begin <= r.start < end)
-            for queue, extent in self._of(view, *self._reached[of]).items():
+            extents = self._of(view, *self._reached[of])
+            if self._reach[at] < r.end:
+                extents = self._up_to(self._reach[at], extents, view)
+            for queue, extent in extents.items():
                 known = found[of].setdefault(queue, extent)
                 known.join(extent)
+        return found
+
+    def _up_to(self, reach: int, extents: dict[Queue, _Extent], view: View) -> dict[Queue, _Extent]:
+        """Of a log that left the group: what stands before, up to where the last record of each begins."""
+        found = {}
+        for row in self._log.last_places(view, 0, reach, reach).to_pylist():
+            whole = extents.get(_queue(row))
+            if whole is not None and whole.begin < reach:
+                behind = int(row["queue_offset"] + row["advance"])
+                found[_queue(row)] = _Extent(whole.first, whole.begin, behind, int(row["offset"]))
         return found
 
     def _of(self, view: View, begin: int, end: int) -> dict[Queue, _Extent]:
