@@ -30,8 +30,8 @@ from audit.places import Places
 from audit.queues import RUNS_MAX, begins_again
 from audit.reading.beside import Beside
 from audit.reading.index_files import IndexTask
-from audit.reading.layout import Replica
-from audit.reading.queue_files import Queue, QueueFolder, look
+from audit.reading.layout import ALL, Replica
+from audit.reading.queue_files import Queue, QueueFolder, last_named, look
 from audit.tables import Engine, EngineError, EntryBounds, ScannedLog, Tail, View
 from audit.trusted_files import NOWHERE, TrustedFiles
 
@@ -251,7 +251,11 @@ class Questions:
         replicas = self.facts.replicas
         there = [at for at in self._open(self.looked, "consumequeue") if at in self.views]
         looked = {at: look(replicas[at].location) for at in there if replicas[at].queues}
-        return {at: folder for at, folder in looked.items() if folder is not None}
+        folders = {at: folder for at, folder in looked.items() if folder is not None}
+        for at, folder in folders.items():
+            if replicas[at].promised >= ALL:
+                replicas[at].entered = last_named(folder.files, replicas[at].end)
+        return folders
 
     def _entries(
         self, folders: dict[int, QueueFolder], broken: queues.Queues, roots: list[Finding]

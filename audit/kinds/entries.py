@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from audit.findings import INFO, WARN, Finding
 from audit.kinds.facts import Facts
-from audit.reading.layout import Replica
+from audit.reading.layout import ALL, Replica
 from audit.reading.queue_files import Queue, QueueFolder
 from audit.tables import Entered
 
@@ -27,8 +27,11 @@ def tail_from(replica: Replica) -> int:
 
     A stopped broker entered what was confirmed (RocketMQ enters nothing else); one that runs, or was killed,
     is less than a segment behind. Without epochs the checkpoint names the last record, else the end of it.
+    Where a running broker's checkpoint says nothing of what was confirmed, its queues do: all that is in them.
     """
     confirmed = replica.confirmed + (0 if replica.of_epochs else 1) if replica.confirmed else 1 << 62
+    if not replica.clean and replica.promised >= ALL and replica.entered:
+        confirmed = replica.entered
     return confirmed if replica.clean else min(confirmed, replica.end - replica.segment_bytes)
 
 

@@ -81,6 +81,7 @@ class Replica:
     skipped: list[tuple[int, int]] = field(default_factory=list)  # unreadable stretches the end lies behind
     holes: list[tuple[int, int]] = field(default_factory=list)  # ranges no file covers
     queues: bool = True  # there is a ``consumequeue``
+    entered: int = 0  # up to where its queues name records; 0: they name none, or nobody asked
     unread: list[tuple[Segment, str]] = field(default_factory=list)  # files that cannot be read, and why
     stray: list[Segment] = field(default_factory=list)  # files of a name that none of these segments has
     misnamed: list[tuple[int, int]] = field(default_factory=list)  # what those hold, by their records

@@ -152,6 +152,22 @@ def first_named(files: Sequence[QueueFile]) -> int:
     return -1
 
 
+def last_named(files: Sequence[QueueFile], end: int) -> int:
+    """Where the furthest record ends that the last entries of queues name, up to ``end``; 0: they name none.
+    Raises OSError."""
+    found = 0
+    done: set[Queue] = set()
+    for file in sorted(files, key=lambda file: -file.first):
+        if (file.topic, file.queue_id) in done:
+            continue
+        for batch in read_entries(file):
+            ends = batch["entry_offset"].to_numpy() + batch["entry_size"].to_numpy()
+            found = max(found, int(ends[ends <= end].max(initial=0)))
+            if len(batch):
+                done.add((file.topic, file.queue_id))
+    return found
+
+
 def offsets_of(raw: bytes) -> tuple[Any, Any]:
     """The places, from 0 on, of the entries that stand for a message, and the physical offsets they name."""
     rows = np.frombuffer(raw, dtype=_ENTRY)

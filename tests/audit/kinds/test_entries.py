@@ -16,6 +16,7 @@ from audit.reading.storage import parse_stores
 from audit.run import audit
 from audit.tables import Engine
 from model.message import java_hash
+from tests.audit.parted import sealed
 from tests.audit.plants import delayed, make_queued, run_local
 from tests.audit.stores import LogWriter, copies, enter, look, patch, queue_file, record, unpack, write_epochs
 
@@ -188,6 +189,37 @@ def test_what_was_not_confirmed_is_in_no_queue_yet(tmp_path: Path) -> None:
     writer.rows = entered
     writer.confirm(confirmed, epochs=[(1, 0)])
     assert run_local(copies(writer.root, 2), None).findings == []
+
+
+def _unknown(checkpoint: Path) -> None:
+    raw = bytearray(checkpoint.read_bytes())
+    raw[3] ^= 4
+    checkpoint.write_bytes(raw)
+
+
+@pytest.mark.parametrize("harm", [_unknown, Path.unlink])
+@pytest.mark.parametrize("lost", [0, 3])
+def test_where_nothing_says_what_was_confirmed_the_queues_do(
+    lost: int, harm: Callable[[Path], None], tmp_path: Path
+) -> None:
+    """A running broker's log is more than a segment ahead of what it confirmed and entered. Entries that are
+    gone before another queue's last one are missed."""
+    writer = LogWriter(tmp_path / "origin")
+    writer.fill(20)
+    confirmed = writer.end
+    writer.write_queues()
+    writer.fill(60, mark="n")
+    writer.confirm(confirmed, epochs=[(1, 0)])
+    stores = copies(writer.root)
+    for store in stores:
+        sealed(store)
+        (store / "abort").touch()
+    assert run_local(stores, None).findings == []
+    harm(stores[1] / "checkpoint")
+    for place in range(10 - lost, 10):
+        enter(stores[1], "T", 0, place, bytes(20))
+    found = of_queues(run_local(stores, None).findings)
+    assert rows(found) == ([("cq_missing", "warn", "r1", 0, 7, 3)] if lost else [])
 
 
 def test_the_queues_of_a_topic_created_again_hold_only_its_new_messages(tmp_path: Path) -> None:
