@@ -10,6 +10,7 @@ from audit.kinds.facts import Facts
 from audit.kinds.histories import tells
 from audit.reading.beside import WAS_LONGER
 from audit.reading.layout import Replica, bytes_at, record_at
+from audit.reading.record import RECORD_BYTES_MIN
 from audit.tables import Tail
 
 FEW_BYTES: Final = 8
@@ -194,7 +195,7 @@ def _short(facts: Facts, at: int, target: int, acked: Tail, rotten: bool, cut: i
         "short_tail",
         WARN if (rotten or cut >= 0) and severity == INFO else severity,
         at,
-        r.end,
+        _lacks_from(r, target),
         target,
         uniq_key=acked.uniq_key,
         expected=f"end {target}",
@@ -202,6 +203,13 @@ def _short(facts: Facts, at: int, target: int, acked: Tail, rotten: bool, cut: i
         copies=sum(1 for other in others if other.end >= target),
         records=acked.records,
     )
+
+
+def _lacks_from(r: Replica, target: int) -> int:
+    """Where the first record may stand that a log lacks: what is left of its segment may be a blank only,
+    which no other log has to hold."""
+    border = (r.end // r.segment_bytes + 1) * r.segment_bytes if r.segment_bytes else target
+    return border if border < target and border - r.end < RECORD_BYTES_MIN else r.end
 
 
 def _short_severity(replicas: Sequence[Replica], r: Replica, acked: Tail, *, running: bool) -> str:

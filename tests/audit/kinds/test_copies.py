@@ -10,7 +10,7 @@ from audit.results.repair import steps
 from audit.run import Report
 from tests.audit.moved import at, expired, running
 from tests.audit.plants import make, run_local
-from tests.audit.stores import cut, patch, record
+from tests.audit.stores import SEGMENT, cut, expire, look, patch, record, write_checkpoint
 
 
 def _copies(report: Report, kind: str, replica: str) -> list[int]:
@@ -55,3 +55,19 @@ def test_an_altered_copy_is_none_of_a_damaged_record(tmp_path: Path) -> None:
     patch(stores[1], place + 88, b"?")
     patch(stores[2], place, record(place, 5, b"x-10" * 5, key="m10", stamp=1010))
     assert _copies(run_local(stores, ledger), "crc_mismatch", "r1") == [1]
+
+
+def test_the_blank_at_a_segments_end_needs_no_copy(tmp_path: Path) -> None:
+    """The log ends before it, and the others begin behind it. It has no room for a record."""
+    stores, writer, _ = make(tmp_path)
+    running(stores)
+    end = int.from_bytes(look(stores[0], at(writer, 32), 4)) + at(writer, 32)
+    assert (at(writer, 33), SEGMENT - end) == (SEGMENT, 31)
+    cut(stores[0], end)
+    write_checkpoint(stores[0], end)
+    for store in stores[1:]:
+        expire(store, SEGMENT)
+    report = run_local(stores, None)
+    (row,) = (f for f in report.findings if f.kind == "short_tail")
+    assert (row.replica, row.phys_offset, row.found, row.copies) == ("r0", SEGMENT, f"end {end}", 2)
+    assert "r1 has to lead" in steps(report.findings, report.replicas)[0].why
