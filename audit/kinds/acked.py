@@ -90,7 +90,7 @@ class _Places:
         return any(begin <= where < end for begin, end in self.taken)
 
     def _before_all(self, row: Row, where: int) -> bool:
-        """Does each log that reaches it begin behind it? One that ends before, or is of another history there,
+        """Does each log that reaches it begin behind it? One that ends before, or has another history there,
         says nothing of it."""
         if where < 0:
             return self.unplaced.expired(row["topic"], int(row["queue_id"]), int(row["queue_offset"]))

@@ -27,7 +27,7 @@ def tail_from(replica: Replica) -> int:
 
     A stopped broker entered what was confirmed (RocketMQ enters nothing else); one that runs, or was killed,
     is less than a segment behind. Without epochs the checkpoint names the last record, else the end of it.
-    Where a running broker's checkpoint says nothing of what was confirmed, its queues do: all that is in them.
+    Where a running broker's checkpoint does not say what was confirmed, its queues do: all that they name.
     """
     confirmed = replica.confirmed + (0 if replica.of_epochs else 1) if replica.confirmed else 1 << 62
     if not replica.clean and replica.promised >= ALL and replica.entered:
