@@ -77,6 +77,7 @@ class Questions:
         self.folder = Folder()
         self.hidden = Places(self.folder)  # rows that are only counted
         self.expired = 0
+        self._extents: dict[int, dict[Queue, tuple[int, int]]] = {}  # where queues begin in each log
         self.waits = NOWHERE  # the first record that need not be in its queue yet, and is not
 
     def _wait(self, offset: int) -> None:
@@ -112,7 +113,7 @@ class Questions:
         found += beside.offsets_beyond(facts, looked, self._queue_ends(looked))
         found += self._index(looked)
         found += self._derived(looked)
-        found += self._acked(broken, rest, damages)
+        found += self._acked(broken, rest, damages, links)
         found = copies.recounted(facts, found)
         linked = causes.link(causes.gaps_of_missing(found), names, self.hidden.overlap, apart)
         found = index.joined(entries.joined(causes.fold(linked)))
@@ -285,17 +286,26 @@ class Questions:
             (base, other, drill_down(replicas, base, other, intervals, parted(base, other)))
             for (base, other), intervals in sorted(self.facts.ranges.differ.items())
         ]
+        lines = self.ledger.lines_of if self.ledger is not None else None
         asked = Asked(
             damages.overlap,
             lambda at, begin, lacking: self._acked_behind(at, begin, lacking).records,
             same_bytes(replicas),
-            Witness(replicas, self.ledger.lines_of if self.ledger is not None else None, self._taken).left,
+            Witness(replicas, lines, self._taken, self._begins).left,
         )
         return differences(self.facts, pairs, roots, asked, Rest(self._count))
 
     def _taken(self, at: int, places: pa.Table) -> list[dict[str, Any]]:
         found = self.scanned.first_taken(self.views[at], places).to_pylist() if at in self.views else []
         return list(found)
+
+    def _begins(self, at: int, queue: Queue) -> tuple[int, int] | None:
+        if at not in self._extents:
+            rows = self.scanned.queue_extents(self.views[at]).to_pylist() if at in self.views else []
+            self._extents[at] = {
+                (row["topic"], row["queue_id"]): (row["offset"], row["queue_offset"]) for row in rows
+            }
+        return self._extents[at].get(queue)
 
     def _tails(self, roots: list[Finding], looked: dict[int, Beside]) -> list[Finding]:
         replicas = self.facts.replicas
@@ -334,12 +344,14 @@ class Questions:
         other = self.views.get(lacking) if lacking is not None else None
         return self.scanned.acked_behind(self.ledger, self.views[at], offset, other)
 
-    def _acked(self, broken: queues.Queues, rest: Rest, damages: Damages) -> list[Finding]:
+    def _acked(
+        self, broken: queues.Queues, rest: Rest, damages: Damages, links: causes.Links
+    ) -> list[Finding]:
         if self.ledger is None:
             return []
         again = tuple((*queue, at) for queue, runs in sorted(broken.items()) for at in begins_again(runs))
         taken = beside.not_by_retention(self.facts, self.looked)
-        harm = acked.Harm(taken, damages.overlap)
+        harm = acked.Harm(taken, damages.overlap, lambda at: links.wrong(self.facts.replicas[at].name))
         views = self.views, damages
         result = acked.check(self.facts, self.scanned, self.ledger, *views, again, rest, harm)
         self.expired = result.expired

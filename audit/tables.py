@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from audit.intervals import Interval
 from audit.ledger import Ledger
 from audit.reading.derived import DerivedTask
 from audit.reading.index_files import IndexTask
@@ -199,10 +200,13 @@ Again = tuple[str, int, int]
 
 @dataclass(frozen=True, slots=True)
 class SearchedView:
-    """A view to look for messages in. Its log begins at ``start``: what stood before has no order now."""
+    """A view to look for messages in. Its log begins at ``start``: what stood before has no order now. What
+    stands in one of ``wrong``, misplaced or of which the others have another record, tells no place of its
+    message, and is a copy at most where the ledger says that it stands."""
 
     view: View
     start: int
+    wrong: tuple[Interval, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 
 from audit.engines.order import out_of_order
 from audit.engines.spill import Rows
+from audit.intervals import Interval
 from audit.ledger import Ledger
 from audit.ledger_columns import LEDGER, WAITING_TOPIC
 from audit.parts import Folder, Parts
@@ -215,15 +216,34 @@ def faults(
 ) -> Iterator[pa.Table]:
     """ACKED rows; all rows of a line are in one table, which is small whatever the parts are."""
     orders = [
-        out_of_order((_placed(own.part(n), ask.start) for n in range(len(own))), own.borders, again, folder)
+        out_of_order((_placed(own.part(n), ask) for n in range(len(own))), own.borders, again, folder)
         for own, ask in zip(joined, asked, strict=True)
     ]
+    told = [*zip(joined, asked, orders, strict=True)]
     for n in range(len(joined[0])):
-        parts = [_marked(own.part(n), order) for own, order in zip(joined, orders, strict=True)]
+        parts = [_marked(_known(own.part(n), ask), order) for own, ask, order in told]
         for at in range(0, len(parts[0]), _TABLE_LINES):
             table = _faults_of([part.slice(at, _TABLE_LINES) for part in parts])
             if len(table):
                 yield table
+
+
+def _known(part: pa.Table, ask: SearchedView) -> pa.Table:
+    """With a column that says which of its messages tell their place; those that a wrong record has elsewhere
+    than told are not there."""
+    wrong = _within(part["offset"].to_numpy(), ask.wrong)
+    told, rank = part["phys_offset"].to_numpy(), part["rank"].to_numpy()
+    elsewhere = (told >= 0) & (told != part["offset"].to_numpy())
+    rank = np.where(wrong & elsewhere, np.maximum(rank, NOTHING), rank)
+    part = part.set_column(part.schema.get_field_index("rank"), "rank", pa.array(rank))
+    part = _without_found(part) if wrong.any() else part
+    return part.append_column("known", pa.array(~wrong))
+
+
+def _within(offsets: Any, intervals: Sequence[Interval]) -> Any:
+    """Which of them lie in one of the ascending intervals?"""
+    edges = np.array([edge for interval in intervals for edge in interval], np.int64)
+    return np.searchsorted(edges, offsets, side="right") % 2 == 1
 
 
 def _marked(part: pa.Table, order: Any) -> pa.Table:
@@ -234,7 +254,7 @@ def _marked(part: pa.Table, order: Any) -> pa.Table:
 def _faults_of(parts: Sequence[pa.Table]) -> pa.Table:
     """ACKED rows of the same lines, as each view has them."""
     parts = _ended_anywhere(parts)
-    held = [np.where(part["rank"].to_numpy() < NOTHING, part["offset"].to_numpy(), _FAR) for part in parts]
+    held = [np.where(_tells(part), part["offset"].to_numpy(), _FAR) for part in parts]
     tables = []
     for at, part in enumerate(parts):
         others = [offsets for other, offsets in enumerate(held) if other != at]
@@ -248,6 +268,11 @@ def _faults_of(parts: Sequence[pa.Table]) -> pa.Table:
             _acked("order", at, part.filter(part["late"])),
         ]
     return pa.concat_tables(tables)
+
+
+def _tells(part: pa.Table) -> Any:
+    """Of which messages does a view tell where they are?"""
+    return (part["rank"].to_numpy() < NOTHING) & part["known"].to_numpy(zero_copy_only=False)
 
 
 def _ended_anywhere(parts: Sequence[pa.Table]) -> list[pa.Table]:
@@ -276,13 +301,17 @@ def _without_found(part: pa.Table) -> pa.Table:
     return part
 
 
-def _placed(part: pa.Table, start: int) -> pa.Table:
+def _placed(part: pa.Table, ask: SearchedView) -> pa.Table:
     """The lines whose messages stand in the topic that was told, and were not taken by retention. Of a
-    transaction that ended the sender was told no place there."""
+    transaction that ended the sender was told no place there; and of one that was delivered later, where
+    nothing tells whether retention took what was told, not this one."""
     there = pc.and_(pc.less(part["rank"], NOTHING), pc.equal(part["found_topic"], part["topic"]))
     there = pc.and_(there, pc.equal(part["how"], OPEN))
+    there = pc.and_(there, pa.array(~_within(part["offset"].to_numpy(), ask.wrong)))
     told = part["phys_offset"]
-    return part.filter(pc.and_(there, pc.or_(pc.less(told, 0), pc.greater_equal(told, start))))
+    same = pc.equal(part["found_queue_offset"], part["queue_offset"])
+    same = pc.and_(pc.and_(same, pc.equal(part["found_queue_id"], part["queue_id"])), pc.less(told, 0))
+    return part.filter(pc.and_(there, pc.or_(same, pc.greater_equal(told, ask.start))))
 
 
 def _acked(fault: str, asked: int, rows: pa.Table) -> pa.Table:

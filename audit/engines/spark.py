@@ -23,7 +23,14 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from audit.engines.acknowledged import ANOTHER, ENDED_SOMEHOW, NOTHING
 from audit.engines.on_spark import digests
-from audit.engines.on_spark.acknowledged import best, delivered, ended_anywhere, told_body, with_ends
+from audit.engines.on_spark.acknowledged import (
+    best,
+    delivered,
+    ended_anywhere,
+    told_body,
+    with_ends,
+    without_found,
+)
 from audit.engines.on_spark.entries import cell, entered
 from audit.engines.on_spark.java import Java, find_java
 from audit.engines.on_spark.ledger import LedgerRows
@@ -33,6 +40,7 @@ from audit.engines.on_spark.session import GATEWAY, spread, start_session, submi
 from audit.engines.on_spark.source import LogSource, load
 from audit.engines.relate import PREPARED, ROLLBACK, SYSTEM_TOPIC
 from audit.engines.slices import last_place, planned
+from audit.intervals import Interval
 from audit.ledger import Ledger
 from audit.parts import Folder
 from audit.reading.derived import DerivedTask
@@ -411,7 +419,7 @@ class SparkLog:
     ) -> Iterator[pa.Table]:
         self._ask("acknowledged messages")
         with spark_errors():
-            joined = ended_anywhere([self._join(ledger, ask.view) for ask in asked])
+            joined = ended_anywhere([self._known(self._join(ledger, ask.view), ask.wrong) for ask in asked])
             found = [
                 self._faults(own, ask.start, again).withColumn("asked", F.lit(at))
                 for at, (own, ask) in enumerate(zip(joined, asked, strict=True))
@@ -423,10 +431,17 @@ class SparkLog:
                 rows = rows.withColumn("held", F.lit(-1).cast("long"))
         yield from _streamed(rows.select(*ACKED.names).orderBy("line", "asked", "fault"), ACKED, "line")
 
+    def _known(self, joined: DataFrame, wrong: Sequence[Interval]) -> DataFrame:
+        """As ``audit.engines.acknowledged`` has it."""
+        stands = F.coalesce(_within_any(wrong), F.lit(False))
+        elsewhere = (F.col("phys_offset") >= 0) & (F.col("phys_offset") != F.col("offset"))
+        rank = F.when(stands & elsewhere, F.greatest("rank", F.lit(NOTHING))).otherwise(F.col("rank"))
+        return without_found(joined.withColumn("known", ~stands).withColumn("rank", rank))
+
     def _held(self, rows: DataFrame, joined: Sequence[DataFrame]) -> DataFrame:
         """With where the other views have the message, or -1."""
         places = [
-            own.filter(F.col("rank") < NOTHING).select(
+            own.filter((F.col("rank") < NOTHING) & F.col("known")).select(
                 "line", F.col("offset").alias("place"), F.lit(at).alias("where")
             )
             for at, own in enumerate(joined)
@@ -450,7 +465,10 @@ class SparkLog:
             for topic, queue_id, begin in again
         ]
         life = _flat(add, [of.cast("int") for of in begun], F.lit(0))
-        placed = placed.filter((F.col("phys_offset") < 0) | (F.col("phys_offset") >= start))
+        same = F.col("found_queue_id") == F.col("queue_id")
+        same = same & (F.col("found_queue_offset") == F.col("queue_offset"))
+        placed = placed.filter(((F.col("phys_offset") < 0) & same) | (F.col("phys_offset") >= start))
+        placed = placed.filter(F.col("known"))
         placed = placed.withColumn("life", life)
         told = Window.partitionBy("topic", "queue_id", "life").orderBy("queue_offset", "offset")
         # From the end on: of a frame that ends where all rows end, Spark looks at the rest anew for each row.

@@ -8,6 +8,8 @@ counted, not reported.
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
@@ -19,6 +21,7 @@ from audit.kinds.damage import Damages
 from audit.kinds.facts import Facts
 from audit.kinds.unplaced import Unplaced
 from audit.ledger import Ledger
+from audit.ledger_columns import WAITING_TOPIC
 from audit.plan import own_parts
 from audit.reading.layout import Replica
 from audit.tables import Again, ScannedLog, SearchedView, View
@@ -29,6 +32,7 @@ KINDS: Final = {
     "mismatch": "acked_mismatch",
     "order": "acked_out_of_order",
 }
+_SENT_BACK: Final = ("%RETRY%", "%DLQ%")
 Row = dict[str, Any]
 Damaged = Callable[[str, int, int], bool]
 """Is there damage in a stretch of a replica's log?"""
@@ -36,10 +40,11 @@ Damaged = Callable[[str, int, int], bool]
 
 class Harm(NamedTuple):
     """What was ``taken`` from a log is missing, not too old. A copy that is ``damaged`` is none where no
-    other is right."""
+    other is right. ``wrong``: where a replica's records tell no place of their messages."""
 
     taken: Sequence[Interval]
     damaged: Damaged
+    wrong: Callable[[int], tuple[Interval, ...]] = lambda at: ()
 
 
 NO_HARM: Final = Harm((), lambda replica, begin, end: False)
@@ -76,14 +81,24 @@ class _Places:
             where = self.where(row)
             return self._before_all(row, where) and not self._was_taken(where)
         # what is there is a copy: delivered later, or sent again
-        return row["fault"] == "mismatch" and self._before_all(row, int(row["phys_offset"]))
+        copy = row["fault"] == "mismatch" and not (_is_altered(row) or _is_readdressed(row))
+        return copy and self._before_all(row, int(row["phys_offset"]))
 
-    def lacks(self, row: Row, r: Replica) -> bool:
+    def lacks(self, row: Row, at: int) -> bool:
         """Whether this log need not have the message: retention took it, or the log ends before it, which its
         own row says already."""
-        if row["fault"] == "mismatch" and 0 <= int(row["phys_offset"]) < r.start:
-            return True
+        r, told = self.facts.replicas[at], int(row["phys_offset"])
+        if row["fault"] == "mismatch":
+            first = told if told >= 0 else int(row["held"])  # where it was before it was delivered
+            altered = _is_altered(row) and (told < 0 or self._before_all(row, told))
+            if 0 <= first < r.start and not altered and not (told < 0 and _is_readdressed(row)):
+                return True
         return self.held(row) and not r.start <= self.where(row) < r.end
+
+    def begins_behind(self, row: Row, at: int) -> bool:
+        """Whether a log begins behind a message of which nothing tells where it stood, by its queue."""
+        place = row["topic"], int(row["queue_id"]), int(row["queue_offset"])
+        return self.where(row) < 0 and self.unplaced.before(at, *place)
 
     def _was_taken(self, where: int) -> bool:
         """Did a replica have the place when its broker stopped, or has it yet, unreadable?"""
@@ -128,17 +143,21 @@ def check(
     orders = _Orders()
     expired = 0
     for table in log.acked(
-        ledger, [SearchedView(views[at], facts.replicas[at].start) for at in asked], again
+        ledger, [SearchedView(views[at], facts.replicas[at].start, harm.wrong(at)) for at in asked], again
     ):
         wrong: dict[int, dict[str, dict[int, Row]]] = {}
         gone: set[int] = set()
-        for row in map(_in_any, table.to_pylist()):
+        rows = [*map(_in_any, table.to_pylist())]
+        absent = Counter(row["line"] for row in rows if row["fault"] in ("missing", "untold"))
+        for row in rows:
             at = asked[row["asked"]]
             if places.expired(row):
                 gone.add(row["line"])
                 continue
             for replica in [at, *(shared if at == facts.reference else [])]:
-                if not places.lacks(row, facts.replicas[replica]):
+                # one has it, misplaced: that tells no place
+                misplaced = row["fault"] == "missing" and absent[row["line"]] < len(asked)
+                if not places.lacks(row, replica) and not (misplaced and places.begins_behind(row, replica)):
                     wrong.setdefault(row["line"], {}).setdefault(row["fault"], {})[replica] = row
         expired += len(gone)
         for line, faults in wrong.items():
@@ -146,6 +165,23 @@ def check(
                 orders.note(line, f)
                 found.add(line, f)
     return AckedResult([orders.explained(f) for f in found.findings()], expired)
+
+
+def _is_altered(row: Row) -> bool:
+    """Is what stands in the message's topic, or where it waits, another body than the one that was sent? A
+    copy elsewhere, as of one that a consumer sent back, says nothing of it."""
+    own = row["found_topic"] == row["topic"] or re.match(WAITING_TOPIC, row["found_topic"])
+    return bool(own) and row["found_crc"] != row["body_crc"]
+
+
+def _is_readdressed(row: Row) -> bool:
+    """Does the message stand at its place of another queue, or of a queue of another topic? What consumers
+    sent back stands in topics of their groups."""
+    if row["phys_offset"] >= 0 or row["found_queue_offset"] != row["queue_offset"]:
+        return False
+    topic = row["found_topic"] != row["topic"]
+    queue = row["found_queue_id"] != row["queue_id"]
+    return topic != queue and not row["found_topic"].startswith(_SENT_BACK)
 
 
 def _in_any(row: Row) -> Row:
@@ -175,7 +211,7 @@ def _of_message(
         rows_of = faults[fault]
         row = next(iter(rows_of.values()))
         where = places.where(row)
-        covering = _covering(facts, every, where)
+        covering = {at for at in _covering(facts, every, where) if not places.begins_behind(row, at)}
         right = covering - bad - set(rows_of)
         everywhere = covering <= set(rows_of)
         if everywhere or (fault == "missing" and not right):

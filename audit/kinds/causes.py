@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
 from audit.findings import RANK, Finding, spans_of
+from audit.intervals import Interval, joined
 from audit.kinds import entries, index
 from audit.numbers import LAST
 
@@ -28,6 +29,7 @@ _TOLD_APART: Final = frozenset(
 """Kinds whose rows got their causes before they were counted: those with one, and those without."""
 
 _FOLDED: Final = entries.KINDS | index.KINDS
+_MISPLACED: Final = "phys_offset_mismatch"
 _LOST: Final = ("acked_missing",)
 """What explains a gap of its own place, or beside it."""
 
@@ -141,7 +143,13 @@ class Links:
         return (cause is not None and not cause.ambiguous) or self.misplaced(replica, offset)
 
     def misplaced(self, replica: str, offset: int) -> bool:
-        return self._causes.first("phys_offset_mismatch", replica, offset, offset + 1) is not None
+        return self._causes.first(_MISPLACED, replica, offset, offset + 1) is not None
+
+    def wrong(self, replica: str) -> tuple[Interval, ...]:
+        """What is ``altered``, as far as it is listed."""
+        rows = [*self._causes.listed("bytes_differ", replica), *self._causes.listed(_MISPLACED, replica)]
+        spans = (f for f in rows if f.kind == _MISPLACED or not f.ambiguous)
+        return tuple(joined((f.phys_offset, f.until) for f in spans))
 
 
 class _Causes:
@@ -154,7 +162,11 @@ class _Causes:
                 self._counted.setdefault((f.kind, f.replica), []).append(f)
             else:
                 listed.setdefault(f.kind, []).append(f)
+        self._listed = listed
         self._spans = {kind: spans_of(rows) for kind, rows in listed.items()}
+
+    def listed(self, kind: str, replica: str) -> Iterator[Finding]:
+        return (f for f in self._listed.get(kind, ()) if f.replica == replica)
 
     def first(self, kind: str, replica: str, begin: int, end: int) -> Finding | None:
         """The first row of that kind and replica that overlaps a stretch, or counts one that does."""

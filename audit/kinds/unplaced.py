@@ -54,6 +54,7 @@ class Unplaced:
         logs = zip(facts.replicas, self._reach, strict=True)
         self._reached = joined((r.start, reach) for r, reach in logs if not r.empty)
         self._rooms: dict[Interval, int] = {}
+        self._starts: dict[int, dict[Queue, int]] = {}
 
     def expired(self, topic: str, queue_id: int, place: int) -> bool:
         """Did retention take what stood at this place of the queue from every log?"""
@@ -80,6 +81,15 @@ class Unplaced:
         first = 0 if before is None else before[1].behind + self._room(begin, low) // size
         last = behind[1].first - self._room(high, end) // size
         return first <= place < last and not self._room(low, high)
+
+    def before(self, at: int, topic: str, queue_id: int, place: int) -> bool:
+        """Did what stood at this place of the queue stand before a log's begin, by the log's own records?"""
+        if not self._facts.replicas[at].start or at not in self._views:
+            return False
+        if at not in self._starts:
+            rows = self._log.queue_starts(self._views[at]).to_pylist()
+            self._starts[at] = {_queue(row): int(row["queue_offset"]) for row in rows}
+        return place < self._starts[at].get((topic, queue_id), 0)
 
     def _room(self, begin: int, end: int) -> int:
         """How many bytes of a stretch are in no log to be read, and were not taken by retention."""

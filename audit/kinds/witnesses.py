@@ -2,7 +2,8 @@
 
 It confirms a message by its key, topic, queue, place and body, where it says that it stands; one that waits,
 by key and body; and only one that consumers get. A line that does not say where its message stands speaks for
-no copy of it while a log holds it elsewhere: what both hold proves nothing. A copy that only others outnumber
+no copy of it while a log holds it elsewhere, or held it there before retention took that: what both hold
+proves nothing. A copy that only others outnumber
 is not wrong by that. What queues and indexes name is no evidence here: a damaged record changes what is asked
 of them.
 """
@@ -20,6 +21,7 @@ from audit.intervals import Interval
 from audit.ledger import Line
 from audit.ledger_columns import WAITING_TOPIC
 from audit.reading.layout import Replica, segment_reader
+from audit.reading.queue_files import Queue
 from audit.reading.record import Record, parse
 from audit.reading.scan import window
 from audit.reading.storage import open_storage
@@ -32,6 +34,8 @@ Told = tuple[str, Line]
 """A message's key, and what a line says of it."""
 Taken = Callable[[int, pa.Table], list[dict[str, Any]]]
 """Of TAKEN places in a replica's log: with ``offset``, the first record from ``since`` on in each."""
+Begins = Callable[[int, Queue], tuple[int, int] | None]
+"""Of a queue in a replica's log: where its first record begins, and the lowest of its places."""
 
 _LOOKED_BYTES: Final = 1024 * 1024
 _BACK_BYTES: Final = 64 * 1024
@@ -53,9 +57,13 @@ class Witness:
     """``lines`` asks the ledger for a message's; None: there is no ledger."""
 
     def __init__(
-        self, replicas: Sequence[Replica], lines: Callable[[str], Collection[Line]] | None, taken: Taken
+        self,
+        replicas: Sequence[Replica],
+        lines: Callable[[str], Collection[Line]] | None,
+        taken: Taken,
+        begins: Begins = lambda at, queue: None,
     ) -> None:
-        self._replicas, self._lines, self._taken = replicas, lines, taken
+        self._replicas, self._lines, self._taken, self._begins = replicas, lines, taken, begins
         self._asked = 0
 
     def left(self, groups: list[Group], span: Interval) -> Weighed:
@@ -66,10 +74,13 @@ class Witness:
         held = [list(records(self._replicas[group[0]], *span)) for group in groups]
         sure = [{told: record for record in own for told in self._confirming(record)} for own in held]
         maybe = [{told: record for record in own for told in self._untold(record)} for own in held]
+        maybe, unsure = self._in_reach(groups, span[0], maybe)
         told = self._without_elsewhere(groups, span, sure, maybe)
         if told is None:
             return Weighed(groups, told=False)
         left, by = _most(groups, list(map(len, told)))
+        if unsure and max(map(len, left)) < max(map(len, groups)):
+            return Weighed(groups, told=False)
         return Weighed(left, by) if by else Weighed(*_most(groups, self._of_one_message(held, span[0])))
 
     def _confirming(self, record: Record) -> Iterator[Told]:
@@ -89,6 +100,31 @@ class Witness:
     def _lines_of(self, record: Record) -> Collection[Line]:
         assert self._lines is not None, "asked with a ledger only"
         return self._lines(record.uniq_key) if record.uniq_key else ()
+
+    def _in_reach(
+        self, groups: list[Group], begin: int, maybe: list[dict[Told, Record]]
+    ) -> tuple[list[dict[Told, Record]], bool]:
+        """Without the messages that stood before the logs that lack them begin, by the places of their
+        queues; and whether of others nothing tells that they did not."""
+        unsure, left = False, []
+        for own in maybe:
+            kept = {}
+            for told, record in own.items():
+                logs = [group[0] for group, other in zip(groups, maybe, strict=True) if told not in other]
+                known = [self._was_before(at, record, begin) for at in logs]
+                unsure = unsure or None in known
+                if True not in known:
+                    kept[told] = record
+            left.append(kept)
+        return left, unsure
+
+    def _was_before(self, at: int, record: Record, begin: int) -> bool | None:
+        """Did a record stand before a log's begin? It did not stand at ``begin`` if the queue's records
+        before that have higher places. None: nothing tells."""
+        if not self._replicas[at].start:
+            return False
+        found = self._begins(at, (record.topic, record.queue_id))
+        return found if found is None else found[0] < begin and record.queue_offset < found[1]
 
     def _without_elsewhere(
         self,

@@ -253,6 +253,22 @@ def delayed_across_retention(root: Path, removed: tuple[int, ...]) -> tuple[list
     return stores, ledger_at(root, rows)
 
 
+def misplaced_across_retention(root: Path, *, back: bool = True) -> tuple[list[Path], LogWriter, Path]:
+    """The first two logs begin behind their first segments. In the third one the bytes of the messages 20 and
+    40, of two segments, changed places; not ``back``: 40 stands over 20, and 40 still where it stood."""
+    stores, writer, ledger = make(root)
+    for store in stores:
+        (store / "abort").touch()
+    for store in stores[:2]:
+        (store / "commitlog" / f"{0:020d}").unlink()
+    (size,) = struct.unpack(">i", look(writer.root, _at(writer, 20), 4))
+    one, two = (look(writer.root, _at(writer, n), size) for n in (20, 40))
+    patch(stores[2], _at(writer, 20), two)
+    if back:
+        patch(stores[2], _at(writer, 40), one)
+    return stores, writer, ledger
+
+
 def delayed(root: Path, delays_ms: list[int]) -> Path:
     """A store with delayed messages of one level, whose queue's entries are due after ``delays_ms``."""
     writer = LogWriter(root)

@@ -47,7 +47,7 @@ def best(lines: DataFrame, records: DataFrame) -> DataFrame:
     )
     first = Window.partitionBy("line").orderBy("rank", "offset")
     rows = joined.withColumn("rank", rank).withColumn("n", F.row_number().over(first))
-    return _without_found(rows.filter(F.col("n") == 1).drop("n", "half", "own"))
+    return without_found(rows.filter(F.col("n") == 1).drop("n", "half", "own"))
 
 
 def delivered() -> Column:
@@ -72,7 +72,7 @@ def _ends(joined: DataFrame) -> DataFrame:
     return joined.withColumn("how", F.when(most == COMMITTED, COMMITTED).otherwise(of_half))
 
 
-def _without_found(joined: DataFrame) -> DataFrame:
+def without_found(joined: DataFrame) -> DataFrame:
     """As ``audit.engines.acknowledged`` has it."""
     names = [name for name in joined.columns if name.startswith("found_") or name in ("offset", "until")]
     there = {name: F.when(F.col("rank") != NOTHING, F.col(name)) for name in names}
@@ -90,6 +90,6 @@ def ended_anywhere(joined: list[DataFrame]) -> list[DataFrame]:
     rank = F.when(F.col("ended") == COMMITTED, NOTHING).otherwise(ENDED_SOMEHOW)
     rank = F.when(waits & F.col("ended").isNotNull(), rank).otherwise(F.col("rank"))
     return [
-        _without_found(own.join(every, "line", "left").withColumn("rank", rank).drop("ended"))
+        without_found(own.join(every, "line", "left").withColumn("rank", rank).drop("ended"))
         for own in joined
     ]

@@ -40,6 +40,7 @@ from tests.audit.plants import (
     delayed_across_retention,
     make,
     make_queued,
+    misplaced_across_retention,
     run_local,
     run_with,
     topic_created_again,
@@ -158,10 +159,16 @@ def test_moved_and_misplaced_records_and_a_gap_that_all_have_give_the_same_rows(
     assert {("bytes_differ", "r0"), ("phys_offset_mismatch", "r1")} <= roots
 
 
+def crossed(root: Path) -> tuple[list[Path], Path]:
+    stores, _, ledger = misplaced_across_retention(root)
+    return stores, ledger
+
+
 LAWFUL: dict[str, Callable[[Path], tuple[list[Path], Path | None]]] = {
     "no records": without_records,
     "a topic created again": lambda root: topic_created_again(root, 5),
     "expired places": lambda root: delayed_across_retention(root, (0,)),
+    "places that crossed": crossed,
     "delayed": lambda root: ([delayed(root, [-1, 1000, 1000, 1007, 1000, 5000])], None),
 }
 
@@ -171,6 +178,7 @@ LAWFUL: dict[str, Callable[[Path], tuple[list[Path], Path | None]]] = {
     [
         "no records",
         "expired places",
+        "places that crossed",
         # What Spark collects for these is the same again; the local engine looks at each in every run.
         pytest.param("a topic created again", marks=pytest.mark.more),
         pytest.param("delayed", marks=pytest.mark.more),
