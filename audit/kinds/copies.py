@@ -21,10 +21,12 @@ _RECOUNTED: Final = DAMAGE | {"short_tail"}
 
 
 def recounted(facts: Facts, found: Sequence[Finding]) -> list[Finding]:
-    """``found``, all of it. Rows that only count others say nothing of one place."""
+    """``found``, all of it. Rows that only count others say nothing of one place, nor does one of a message
+    that no log has: another one may stand there, and be right."""
     wrong: dict[str, list[Interval]] = {r.name: [] for r in facts.replicas}
     for f in found:
-        if f.kind in _WRONG and not f.counted and f.phys_offset >= 0:
+        nowhere = f.kind == "acked_missing" and f.replica == "*"
+        if f.kind in _WRONG and not nowhere and not f.counted and f.phys_offset >= 0:
             for name in wrong if f.replica == "*" else (f.replica,):
                 wrong[name].append((f.phys_offset, max(f.until, f.phys_offset + 1)))
     at = {r.name: at for at, r in enumerate(facts.replicas)}

@@ -74,6 +74,10 @@ _SUFFIX: Final = (
     "Do not start its broker in the group: that cuts what it has from here on. Copy the store to another "
     "disk first; then keelmq store export, with --from and --bodies, writes these messages, to be sent again."
 )
+_MISPLACED: Final = (
+    "Copy the store to another disk first: a record of it stands elsewhere than it says, and may be the only "
+    "copy of a message that is lost. Then keelmq store repair, with --from each of the others."
+)
 _IN_ANOTHER_SUFFIX: Final = (
     "Another replica has it, where a rejoin cuts its log: that one's step comes first; then send the "
     "message again."
@@ -126,7 +130,8 @@ def _lost(f: Finding) -> bool:
 
 class _Advice:
     """``_anew``: the replica that may begin with an empty store. There is one at once, and no other command
-    reads from it. ``_overwritten``: how many commands there are for single stretches, by replica."""
+    reads from it. ``_overwritten``: how many commands there are for single stretches, by replica; ``_kept``:
+    those that no command writes over."""
 
     def __init__(self, findings: Sequence[Finding], replicas: Sequence[Replica]) -> None:
         self._replicas = {r.name: r for r in replicas}
@@ -136,6 +141,8 @@ class _Advice:
         if self._anew is not None:
             self._right.leave_out(self._anew)
         self._overwritten: Counter[str] = Counter()
+        lost = any(map(_lost, findings))
+        self._kept = {f.replica for f in findings if lost and f.kind == "phys_offset_mismatch"}
 
     def _first_anew(self, findings: Sequence[Finding]) -> tuple[Replica | None, Replica | None]:
         for f in sorted(findings, key=_rank):
@@ -160,6 +167,8 @@ class _Advice:
             return None
         if f.kind in _COPIED or _is_of_empty_file(f, own):
             return self._copied(f, own)
+        if f.replica in self._kept and f.kind in _BY_REPAIR | _BY_LOG:
+            return own.name, "", _MISPLACED
         if f.kind in _BY_REPAIR and f.copies:
             return self._repaired(f, own)
         if f.kind in _BY_LOG:

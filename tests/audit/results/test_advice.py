@@ -11,6 +11,7 @@ import os
 import random
 import tarfile
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -433,3 +434,19 @@ def test_what_a_file_lacks_is_written_where_no_repair_lengthens_it(kept_bytes: i
     assert {step.command.split()[0] for step in told} == {"dd"}
     assert {do(step) for step in told} == {""}
     assert look(stores[0], 0, SEGMENT) == look(stores[1], 0, SEGMENT)
+
+
+def test_no_command_writes_over_a_misplaced_record_while_a_message_is_lost(tmp_path: Path) -> None:
+    """It may be the only copy."""
+    stores, writer, ledger = make(tmp_path)
+    patch(stores[0], _at(writer, 20) + 90, b"\xff")  # of its body
+    report = run_local(stores, ledger)
+    assert any(step.command for step in steps(report.findings, report.replicas))
+    damaged_row = next(f for f in report.findings if f.kind == "crc_mismatch")
+    misplaced = replace(damaged_row, kind="phys_offset_mismatch")
+    gone = replace(damaged_row, kind="acked_missing", replica="*", copies=0, topic="T")
+    both = [*report.findings, misplaced]
+    assert any(step.command for step in steps(both, report.replicas))
+    told = steps([*both, gone], report.replicas)
+    assert not any(step.command for step in told if step.replica == "r0")
+    assert any("Copy the store to another disk first" in step.why for step in told)
