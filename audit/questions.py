@@ -77,7 +77,6 @@ class Questions:
         self.folder = Folder()
         self.hidden = Places(self.folder)  # rows that are only counted
         self.expired = 0
-        self._extents: dict[int, dict[Queue, tuple[int, int]]] = {}  # where queues begin in each log
         self.waits = NOWHERE  # the first record that need not be in its queue yet, and is not
 
     def _wait(self, offset: int) -> None:
@@ -287,11 +286,12 @@ class Questions:
             for (base, other), intervals in sorted(self.facts.ranges.differ.items())
         ]
         lines = self.ledger.lines_of if self.ledger is not None else None
+        extents_of = lru_cache(self._extents_of)  # asked when need be, of each log once
         asked = Asked(
             damages.overlap,
             lambda at, begin, lacking: self._acked_behind(at, begin, lacking).records,
             same_bytes(replicas),
-            Witness(replicas, lines, self._taken, self._begins).left,
+            Witness(replicas, lines, self._taken, lambda at, queue: extents_of(at).get(queue)).left,
         )
         return differences(self.facts, pairs, roots, asked, Rest(self._count))
 
@@ -299,13 +299,10 @@ class Questions:
         found = self.scanned.first_taken(self.views[at], places).to_pylist() if at in self.views else []
         return list(found)
 
-    def _begins(self, at: int, queue: Queue) -> tuple[int, int] | None:
-        if at not in self._extents:
-            rows = self.scanned.queue_extents(self.views[at]).to_pylist() if at in self.views else []
-            self._extents[at] = {
-                (row["topic"], row["queue_id"]): (row["offset"], row["queue_offset"]) for row in rows
-            }
-        return self._extents[at].get(queue)
+    def _extents_of(self, at: int) -> dict[Queue, tuple[int, int]]:
+        """Where queues begin in a replica's log: offset and place."""
+        rows = self.scanned.queue_extents(self.views[at]).to_pylist() if at in self.views else []
+        return {(row["topic"], row["queue_id"]): (row["offset"], row["queue_offset"]) for row in rows}
 
     def _tails(self, roots: list[Finding], looked: dict[int, Beside]) -> list[Finding]:
         replicas = self.facts.replicas

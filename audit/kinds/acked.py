@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
+import pyarrow as pa
+
 from audit.bounded import NO_REST, Rest
 from audit.findings import ERROR, WARN, Finding
 from audit.intervals import Interval
@@ -145,26 +147,34 @@ def check(
     for table in log.acked(
         ledger, [SearchedView(views[at], facts.replicas[at].start, harm.wrong(at)) for at in asked], again
     ):
-        wrong: dict[int, dict[str, dict[int, Row]]] = {}
-        gone: set[int] = set()
-        rows = [*map(_in_any, table.to_pylist())]
-        absent = Counter(row["line"] for row in rows if row["fault"] in ("missing", "untold"))
-        for row in rows:
-            at = asked[row["asked"]]
-            if places.expired(row):
-                gone.add(row["line"])
-                continue
-            for replica in [at, *(shared if at == facts.reference else [])]:
-                # one has it, misplaced: that tells no place
-                misplaced = row["fault"] == "missing" and absent[row["line"]] < len(asked)
-                if not places.lacks(row, replica) and not (misplaced and places.begins_behind(row, replica)):
-                    wrong.setdefault(row["line"], {}).setdefault(row["fault"], {})[replica] = row
+        gone, wrong = _by_line(places, table, asked, shared)
         expired += len(gone)
         for line, faults in wrong.items():
             for f in _of_message(places, set(views), faults, harm.damaged):
                 orders.note(line, f)
                 found.add(line, f)
     return AckedResult([orders.explained(f) for f in found.findings()], expired)
+
+
+def _by_line(
+    places: _Places, table: pa.Table, asked: Sequence[int], shared: Sequence[int]
+) -> tuple[set[int], dict[int, dict[str, dict[int, Row]]]]:
+    """Lines whose messages are too old, and of the others what is wrong, by line, fault and replica."""
+    wrong: dict[int, dict[str, dict[int, Row]]] = {}
+    gone: set[int] = set()
+    rows = [*map(_in_any, table.to_pylist())]
+    absent = Counter(row["line"] for row in rows if row["fault"] in ("missing", "untold"))
+    for row in rows:
+        at = asked[row["asked"]]
+        if places.expired(row):
+            gone.add(row["line"])
+            continue
+        # One has it, misplaced: that tells no place.
+        misplaced = row["fault"] == "missing" and absent[row["line"]] < len(asked)
+        for replica in [at, *(shared if at == places.facts.reference else [])]:
+            if not places.lacks(row, replica) and not (misplaced and places.begins_behind(row, replica)):
+                wrong.setdefault(row["line"], {}).setdefault(row["fault"], {})[replica] = row
+    return gone, wrong
 
 
 def _is_altered(row: Row) -> bool:
@@ -211,7 +221,7 @@ def _of_message(
         rows_of = faults[fault]
         row = next(iter(rows_of.values()))
         where = places.where(row)
-        covering = {at for at in _covering(facts, every, where) if not places.begins_behind(row, at)}
+        covering = _covering(places, every, row, where)
         right = covering - bad - set(rows_of)
         everywhere = covering <= set(rows_of)
         if everywhere or (fault == "missing" and not right):
@@ -225,10 +235,11 @@ def _of_message(
             yield _finding(facts, facts.replicas[at].name, at, row_of, where, copies)
 
 
-def _covering(facts: Facts, every: set[int], where: int) -> set[int]:
-    """The replicas whose logs reach a place; all, where none is known."""
-    logs = facts.replicas
-    return {at for at in every if where < 0 or logs[at].start <= where < logs[at].end}
+def _covering(places: _Places, every: set[int], row: Row, where: int) -> set[int]:
+    """The replicas whose logs reach a place; all, where none is known, but those that begin behind it."""
+    logs = places.facts.replicas
+    reach = {at for at in every if where < 0 or logs[at].start <= where < logs[at].end}
+    return {at for at in reach if not places.begins_behind(row, at)}
 
 
 def _unread(facts: Facts, f: Finding, rows_of: dict[int, Row], damaged: Damaged) -> Iterator[Finding]:
