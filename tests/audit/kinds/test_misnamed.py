@@ -11,8 +11,8 @@ import pytest
 from audit.findings import Finding
 from audit.results.repair import steps
 from audit.run import Report
+from tests.audit.meanwhile import Meanwhile
 from tests.audit.plants import make, make_queued, run_local, run_with
-from tests.audit.reading.test_removed_meanwhile import Meanwhile
 from tests.audit.stores import SEGMENT, LogWriter, write_epochs
 
 

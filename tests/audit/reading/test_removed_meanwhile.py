@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
@@ -10,40 +9,14 @@ import pyarrow as pa
 import pytest
 
 from audit.engines.local import LocalEngine
-from audit.engines.relate import LocalLog
 from audit.reading import layout
 from audit.reading.index_files import IndexTask
 from audit.reading.layout import Replica
 from audit.run import AuditError, Report
-from audit.tables import Engine, EngineError, Task
+from audit.tables import Engine, EngineError
+from tests.audit.meanwhile import Meanwhile
 from tests.audit.plants import make_queued, run_with
 from tests.audit.stores import copies, queue_file, unpack
-
-
-class Meanwhile(LocalEngine):
-    """Does ``act`` before each of the calls ``at``: digests, scan, index; or once, behind a scan."""
-
-    def __init__(self, at: str, act: Callable[[], object]) -> None:
-        super().__init__()
-        self.at, self.act = at, act
-
-    def _now(self, step: str) -> None:
-        if step == self.at:
-            self.act()
-
-    def digests(self, tasks: list[Task]) -> pa.Table:
-        self._now("digests")
-        return super().digests(tasks)
-
-    def scan(self, tasks: list[Task]) -> LocalLog:
-        self._now("scan")
-        scanned = super().scan(tasks)
-        self._now("scanned")
-        return scanned
-
-    def index(self, tasks: list[IndexTask]) -> pa.Table:
-        self._now("index")
-        return super().index(tasks)
 
 
 def segment(store: Path, n: int) -> Path:
