@@ -23,11 +23,16 @@ def had_records(storage: Storage, epochs: list[tuple[int, int]]) -> bool:
 
 def _files(storage: Storage) -> Iterator[str]:
     for folder, depth in _MADE_OF_RECORDS.items():
-        folders = [folder]
-        for _ in range(depth):
-            folders = [f"{path}/{name}" for path in folders for name in _names(storage, path)]
-        for path in folders:
-            yield from (f"{path}/{name}" for name in _names(storage, path))
+        yield from _under(storage, folder, depth)
+
+
+def _under(storage: Storage, folder: str, depth: int) -> Iterator[str]:
+    """One folder after the other: the first file that tells anything ends the search."""
+    for path in (f"{folder}/{name}" for name in _names(storage, folder)):
+        if depth:
+            yield from _under(storage, path, depth - 1)
+        else:
+            yield path
 
 
 def _names(storage: Storage, path: str) -> list[str]:
