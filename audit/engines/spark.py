@@ -6,6 +6,7 @@ mounted or in an object store. A failed task that Spark runs again reads twice a
 
 from __future__ import annotations
 
+import gc
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -233,9 +234,12 @@ class SparkLog:
     def close(self) -> None:
         for frame in self._joined.values():
             frame.unpersist()
+        self._joined.clear()
         if self._ledger is not None:
             self._ledger.close()
         self._rows.close()
+        # Frames lie in cycles and keep plans in the JVM, of whose memory Python's collector knows nothing.
+        gc.collect()
 
     def _view(self, view: View, frame: DataFrame | None = None, row: int = RECORD) -> DataFrame:
         """``frame``: of some of the records. ``row``: what is asked for instead of records."""
@@ -512,7 +516,8 @@ def _streamed(rows: DataFrame, schema: pa.Schema, together: str) -> Iterator[pa.
     are sorted, are in one."""
     waiting: list[dict[str, Any]] = []
     with spark_errors():
-        for row in rows.toLocalIterator():
+        # Not the frame's own iterator: its jobs begin when the query has ended, and stay in the scheduler.
+        for row in rows.rdd.toLocalIterator():
             if len(waiting) >= STREAMED_ROWS and row[together] != waiting[-1][together]:
                 yield pa.Table.from_pylist(waiting, schema=schema)
                 waiting = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import re
@@ -313,6 +314,25 @@ def test_a_session_that_is_there_is_used_and_left_running(engine: object) -> Non
     assert other._session is engine._session
     other.close()
     assert engine._session.range(3).count() == 3
+
+
+def test_audits_leave_nothing_in_the_programs_session(engine: object, tmp_path: Path) -> None:
+    """Else a notebook that audits again and again runs out of the JVM's memory."""
+    from pyspark.sql import DataFrame
+
+    from audit.engines.spark import SparkEngine
+
+    assert isinstance(engine, SparkEngine)
+    context = engine._session.sparkContext
+    stores, _, ledger = make(tmp_path)
+    patch(stores[1], 40, b"\xff")  # what is wrong is streamed to the driver
+    for _ in range(2):
+        assert run_spark(engine, stores, ledger).findings
+        kept = [one for one in gc.get_objects() if isinstance(one, DataFrame)]
+        assert len(kept) <= 3, f"{len(kept)} frames of the audit are left"
+        del kept
+    assert context._jsc.getPersistentRDDs().isEmpty()
+    assert context._jsc.sc().dagScheduler().activeQueryToJobs().isEmpty(), "jobs that no query ends"
 
 
 def test_what_the_user_sets_wins(tmp_path: Path) -> None:
