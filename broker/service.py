@@ -195,6 +195,7 @@ class Broker:
         self.port = await self.server.start(config.bind_address, config.listen_port)
         if config.fast_port_enable and config.listen_port > 2:
             await self.server.start(config.bind_address, config.listen_port - 2)
+        log.info("plain sends take the path: %s", self.fast.describe())
         await self.role.start()
         await self.registration.start()
         self.started = True

@@ -12,6 +12,7 @@ from prometheus_client.registry import Collector
 from admin.host.figures import add_histogram, broker_figures, histogram
 from runtime.report.histogram import Histogram
 from runtime.report.lasting import Dead
+from runtime.version import version
 
 
 class Observable(Protocol):
@@ -53,6 +54,7 @@ class _StatusCollector(Collector):
         self._server = server
         self._delays = delays
         self._dead = dead
+        self._version = version()
 
     def collect(self) -> Iterable[Metric]:
         status = self._server.status()
@@ -60,6 +62,9 @@ class _StatusCollector(Collector):
         yield GaugeMetricFamily("keelmq_healthy", "1 while /healthz says ok", value=healthy)
         dead = len(self._dead.why)
         yield GaugeMetricFamily("keelmq_dead_tasks", "tasks that died, and do nothing any more", value=dead)
+        release = GaugeMetricFamily("keelmq_build_info", "1, with the release", labels=["version"])
+        release.add_metric([self._version], 1.0)
+        yield release
         text = "how late the event loop came to what was due, 4 times a second"
         yield histogram("keelmq_event_loop_delay_seconds", text, self._delays.to_json())
         yield _events(status.get("eventTotals") or {})
@@ -221,11 +226,27 @@ def _broker(status: Mapping[str, Any]) -> Iterator[Metric]:
         yield CounterMetricFamily(
             "keelmq_broker_messages_put", "messages stored since the start", value=total
         )
+    yield from _send_path(status)
     yield from _trouble(status)
     lag = GaugeMetricFamily("keelmq_broker_slave_lag_bytes", "bytes a slave is behind", labels=["id"])
     for slave in status.get("slaves") or []:
         lag.add_metric([str(slave.get("id"))], float(slave.get("lagBytes") or 0))
     yield lag
+
+
+def _send_path(status: Mapping[str, Any]) -> Iterator[Metric]:
+    """Which way plain sends take: a host where nothing was compiled is seen from outside."""
+    if isinstance(taken := status.get("sendPath"), str):
+        path = GaugeMetricFamily(
+            "keelmq_broker_send_path", "1 for the way that plain sends take", labels=["path"]
+        )
+        for name in ("compiled", "Python", "ordinary"):
+            path.add_metric([name], 1.0 if taken.split(maxsplit=1)[:1] == [name] else 0.0)
+        yield path
+    if isinstance(total := status.get("putFastTotal"), int):
+        yield CounterMetricFamily(
+            "keelmq_broker_messages_put_fast", "messages stored by the fast path", value=total
+        )
 
 
 def _trouble(status: Mapping[str, Any]) -> Iterator[Metric]:

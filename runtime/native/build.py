@@ -73,10 +73,15 @@ def build(target: Path = HERE, *, checked: bool = False) -> str:
         (found,) = (scratch / "lib").glob("_native*")
         shutil.move(found, target / found.name)
     except Exception as error:  # noqa: BLE001  # what compilers fail with has no common base
-        return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+        return f"{type(error).__name__}: {_short(' '.join(str(error).split()))}"
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
     return ""
+
+
+def _short(text: str) -> str:
+    """Its two ends: the compiler's name stands first, why it failed last, and all its flags between them."""
+    return text if len(text) <= 240 else f"{text[:80]} ... {text[-150:]}"
 
 
 def main() -> int:

@@ -15,6 +15,8 @@ BROKER: dict[str, Any] = {
     "flushedOffset": 800,
     "dispatchedOffset": 900,
     "putTotal": 10,
+    "putFastTotal": 9,
+    "sendPath": "Python (not compiled)",
     "cluster": "DefaultCluster",
     "group": "broker-a",
     "putBytesTotal": 4000,

@@ -12,6 +12,7 @@ import pytest
 from admin.host.endpoint import Endpoint
 from admin.host.serve import bind
 from runtime.report.lasting import Dead
+from runtime.version import version
 from tests.admin.statuses import BROKER, NAMESRV, Server
 
 SLAVE: dict[str, Any] = {
@@ -84,6 +85,10 @@ def test_status_is_the_servers_own_with_its_role() -> None:
         "keelmq_broker_commitlog_confirmed_bytes 900.0",
         "keelmq_broker_in_sync_replicas 3.0",
         "keelmq_broker_messages_put_total 10.0",
+        "keelmq_broker_messages_put_fast_total 9.0",
+        'keelmq_broker_send_path{path="Python"} 1.0',
+        'keelmq_broker_send_path{path="compiled"} 0.0',
+        f'keelmq_build_info{{version="{version()}"}} 1.0',
         'keelmq_broker_slave_lag_bytes{id="1"} 100.0',
         'keelmq_events_total{kind="promoted"} 600.0',
         'keelmq_events_total{kind="demoted"} 0.0',
