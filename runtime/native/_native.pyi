@@ -147,7 +147,9 @@ class PullHeads:
         room: int,
     ) -> tuple[int, Any, Any, list[bytes], list[tuple[int, int, int, int, int, int]]] | None: ...
 
-class Window: ...
+class Window:
+    @property
+    def size(self) -> int: ...
 
 def read_plain(
     window: Window,

@@ -10,6 +10,7 @@ import struct
 import sys
 import threading
 import time
+from collections.abc import AsyncIterator
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -242,7 +243,7 @@ async def test_what_was_read_before_is_not_given_for_what_was_written_since(
 async def test_what_is_read_of_a_log_longer_than_what_is_kept_is_right(tmp_path: Path) -> None:
     """Queues are read some MB behind each other, go back, or skip much."""
     chance = random.Random(11)
-    store = await opened_at(tmp_path, segment_bytes=7 << 20)
+    store = await opened_at(tmp_path, segment_bytes=7 << 20, queue_file_bytes=60_000)
     reader, read_plain = store.reader, store.reader._read_plain
     try:
         text = chance.randbytes(1000).hex()
@@ -285,6 +286,67 @@ async def test_the_queues_of_one_topic_are_read_once(tmp_path: Path, behind: int
         assert took < 1.2 * store.log.end, "not once for each of three queues"
     finally:
         await store.close()
+
+
+@pytest.fixture
+async def long_log(tmp_path: Path) -> AsyncIterator[MessageStore]:
+    """20 MB in one segment, of three queues in turn, each with entries in one file."""
+    store = await opened_at(tmp_path, segment_bytes=64 << 20, queue_file_bytes=60_000)
+    text = random.Random(11).randbytes(1000).hex()
+    for number in range(9000):
+        store.put(message(f"{number}{text}", queue_id=number % 3))
+    store.confirm(store.log.end)
+    await store.caught_up()
+    yield store
+    await store.close()
+
+
+def _is_right(store: MessageStore, queue_id: int, at: int) -> bool:
+    """Whether compiled code reads what Python does."""
+    reader = store.reader
+    read_plain, asked = reader._read_plain, ("T", queue_id, at, 32, 1 << 20, None)
+    fast = said(reader.get(*asked))
+    reader._read_plain = None
+    slow = said(reader.get(*asked))
+    reader._read_plain = read_plain
+    return fast == slow
+
+
+async def test_what_is_kept_is_as_long_as_who_is_behind_needs(long_log: MessageStore) -> None:
+    window = long_log.reader._window
+    assert window is not None
+    sizes = set[int]()
+    for at in range(0, 2900, 32):  # in step
+        assert all(_is_right(long_log, queue_id, at) for queue_id in range(3))
+        sizes.add(window.size)
+    assert max(sizes) <= 1 << 20
+    places = [1000, 0, 500]  # 6 MB and 3 MB behind the first
+    for _ in range(50):
+        for queue_id in range(3):
+            assert _is_right(long_log, queue_id, places[queue_id])
+            places[queue_id] += 32
+        sizes.add(window.size)
+    assert max(sizes) == window.size == 8 << 20
+    for at_all in [*range(0, 2900, 32)] * 6:
+        assert all(_is_right(long_log, queue_id, at_all) for queue_id in range(3))
+        sizes.add(window.size)
+    assert window.size <= 1 << 20, "given up again"
+    assert sizes >= {1 << 20, 2 << 20, 4 << 20, 8 << 20}, "by halves"
+
+
+@pytest.mark.skipif(not Path("/proc/self/io").exists(), reason="Linux tells how much was read")
+@pytest.mark.parametrize("ahead", [2, 3])
+async def test_who_falls_behind_more_and_more_is_read_for_once(long_log: MessageStore, ahead: int) -> None:
+    """One queue goes ``ahead`` times as fast as the others, until it is 4 MB before them."""
+    before, first, others = _read_bytes(), 0, 0
+    while first < 2900:
+        for _ in range(ahead if first - others < 600 else 1):
+            assert long_log.reader.get("T", 0, first, 32, 1 << 20, None).count
+            first += 32
+        for queue_id in (1, 2):
+            assert long_log.reader.get("T", queue_id, others, 32, 1 << 20, None).count == 32
+        others += 32
+    assert _read_bytes() - before < 1.2 * long_log.log.end
 
 
 def _read_bytes() -> int:
