@@ -150,7 +150,8 @@ class Way:
 
 def _counted(broker: Broker) -> dict[str, int]:
     stats = broker.context.stats
-    counters = {f"{key}": one.total for key, one in stats.counters._counters.items()}
+    # What was stored is counted now and then, whoever pulls.
+    counters = {f"{key}": one.total for key, one in stats.counters._counters.items() if "_GET_" in key[0]}
     totals = {name: count for name, count in stats.totals._asdict().items() if name != "put"}
     return {**counters, **totals, "aged": stats.age_when_read.to_json()["counts"][-1]}
 
