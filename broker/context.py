@@ -189,9 +189,15 @@ class BrokerContext:
         """``gave`` of several pulls of a topic: queue, what its group is said to be behind, where it is read
         on, messages, bytes, and when the first was stored."""
         stats, wall_ms = self.stats, self.env.now_ms()
-        stats.pulled.note_all(group, topic, [(note[0], note[2]) for note in notes])
-        stats.age_when_read.observe_each([(wall_ms - note[5]) / 1000 for note in notes])
-        messages, size_bytes = sum([note[3] for note in notes]), sum([note[4] for note in notes])
+        told, ages = [], []
+        messages = size_bytes = 0
+        for queue_id, _, next_offset, count, size, stored_ms in notes:
+            told.append((queue_id, next_offset))
+            ages.append((wall_ms - stored_ms) / 1000)
+            messages += count
+            size_bytes += size
+        stats.pulled.note_all(group, topic, told)
+        stats.age_when_read.observe_each(ages)
         self.got(topic, group, messages, size_bytes, now_ms, len(notes))
 
     async def admit(self, connection: Connection, request: Command) -> None:

@@ -121,9 +121,11 @@ class OffsetTable:
             for queue_id, offset in told:
                 self.commit(group, topic, queue_id, offset)
             return
-        if any(queues.get(queue_id) != offset for queue_id, offset in told):
-            queues.update(told)
-            self._is_moved((topic, group))
+        for queue_id, offset in told:
+            if queues.get(queue_id) != offset:
+                queues.update(told)
+                self._is_moved((topic, group))
+                break
 
     def _is_moved(self, pair: tuple[str, str]) -> None:
         """An offset of a pair that was there is another one: ``_note``, as most pulls commit."""

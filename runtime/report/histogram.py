@@ -46,7 +46,7 @@ class Histogram:
         """``observe`` of a few."""
         bounds, counts = self._bounds, self._counts
         for value in values:
-            seconds = max(value, 0.0)
+            seconds = value if value > 0 else 0.0
             counts[bisect_left(bounds, seconds)] += 1
             self._sum += seconds
 
