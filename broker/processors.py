@@ -22,11 +22,13 @@ from broker.requests.operators.tables import TableProcessor
 from broker.requests.reply import ReplyProcessor
 from broker.requests.send import SendProcessor
 from broker.requests.transactions import Transactions
+from broker.state.resting import Resting
 from broker.timers.delivery import TimerService
 from broker.timers.progress import TimerProgress
 from broker.timers.requests import TimerProcessor
 from broker.upkeep.delay import DelayOffsets, DelayService
 from broker.upkeep.services import Upkeep
+from model.message import SCHEDULE_TOPIC, TIMER_TOPIC
 from remoting.service import Handler, RemotingClient
 
 
@@ -40,11 +42,12 @@ class Processors:
         self.pulls = PullProcessor(context)
         self.pops = Pops(context, self.sender)
         self.clients = ClientProcessor(context)
-        self.timers = TimerService(context, timed, self.sender)
+        resting = Resting(context.store.on_arrive)
+        self.timers = TimerService(context, timed, self.sender, resting.of(TIMER_TOPIC))
         self.sender.timers.waiting = self.timers.waiting
         self.admin = AdminProcessor(context, delays, self.timers)
         self.configuration = ConfigProcessor(context)
-        self.delay = DelayService(context, delays, self.sender)
+        self.delay = DelayService(context, delays, self.sender, resting.of(SCHEDULE_TOPIC))
         self._timed = timed
         self.transactions = Transactions(context, self.sender)
         self.handlers: dict[int, Handler] = {}

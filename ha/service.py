@@ -26,14 +26,17 @@ from model.config import BrokerConfig
 from model.errors import BrokenInvariantError, MqError, Refused
 from model.ids import NO_EPOCH, BrokerId, Epoch, PhysicalOffset
 from model.leases import duration_ms
+from runtime.backoff import Backoff
 from runtime.env import Env, Listener
-from runtime.tasks import Tasks, every
+from runtime.loops import UNTIL_WOKEN, level_triggered
+from runtime.tasks import Tasks
 
 if TYPE_CHECKING:
     from store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
 
+RETRY_MS: Final = 100
 NO_LEASE: Final = "service not available now: no word from the Controllers that this broker still is master"
 
 
@@ -107,8 +110,13 @@ class HaService:
         )
         self._store.on_append.append(self._appended)
         self._store.on_flush.append(self._flushed)
-        self.links.ticked_ms = self._env.monotonic_ms()
-        self._tasks.spawn(every(self._tick_s(), self._tick, what="the HA housekeeping"), name="tick")
+        ticking = self.links.ticking
+        ticking.begin()
+        retry = Backoff(self._env.random, RETRY_MS, RETRY_MS)
+        keeping = level_triggered(
+            self._keep_house, ticking.wake, self._tick_s(), retry, "the HA housekeeping"
+        )
+        self._tasks.spawn(keeping, name="tick")
 
     async def stop(self) -> None:
         """Orderly and idempotent: links end, nothing is appended any more."""
@@ -165,6 +173,7 @@ class HaService:
             await self._leave()
             self.links.replicas = sync = self._replicas(self_id, leadership, now_ms)
             self.replicated = PhysicalOffset(0)
+            self.links.ticking.rouse()
             if isinstance(sync, SyncSet):
                 self._proposals = Proposals(self._env, sync, self._publish)
                 self._proposals.start()
@@ -454,6 +463,11 @@ class HaService:
                 hook(replicated)
 
     # Time
+
+    async def _keep_house(self) -> float | None:
+        self._tick()
+        resting = self.links.ticking.resting = self.links.may_rest
+        return UNTIL_WOKEN if resting else None
 
     def _tick_s(self) -> float:
         config = self._config

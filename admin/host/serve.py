@@ -376,8 +376,9 @@ async def _run(chosen: Plan, tls: TlsState | None = None, logs: LogOptions | Non
     server = chosen.make(env)
     endpoint: Endpoint | None = None
     link: socket.socket | None = None
-    collector, watching, delays = Collector(), Tasks("process"), LoopDelay()
-    watching.spawn(every(REFILL_S, SPARE.refill, what="looking for free descriptors"), name="descriptors")
+    collector, watching, delays = Collector(), Tasks("process"), LoopDelay(also=SPARE.refill)
+    refilling = every(REFILL_S, SPARE.refill, what="looking for free descriptors")
+    starting = watching.spawn(refilling, name="descriptors")
     try:
         if chosen.admin_port:
             # Before the start: with a taken port a broker would become master, and end, at each restart.
@@ -394,6 +395,7 @@ async def _run(chosen: Plan, tls: TlsState | None = None, logs: LogOptions | Non
         collector.begin()
         watching.spawn(collector.run(), name="collector")
         watching.spawn(delays.run(), name="delays")
+        starting.cancel()  # from here on with each look at the delays
         if chosen.push is not None:
             watching.spawn(_push(chosen.push, chosen, server, delays.seen, env), name="push")
         if link is not None:

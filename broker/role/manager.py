@@ -43,7 +43,6 @@ from broker.role.machine import (
     Stay,
 )
 from broker.role.parts import RoleParts
-from broker.role.replacement_requester import LOOK_S as REPLACEMENT_S
 from broker.role.replacement_requester import ReplacementRequester
 from broker.state.role_state import Role
 from model.codes import Response
@@ -133,9 +132,8 @@ class RoleManager:
         self._tasks.spawn(every(period_s, self._beat, what="the heartbeat"), name="heartbeat")
         watch = LinkWatch(self._parts.env.monotonic_ms, self._controllers.alive, self._linked)
         self._tasks.spawn(every(LOOK_S, watch.look, what="looking for lost replicas"), name="links")
-        self._tasks.spawn(
-            every(REPLACEMENT_S, requester.look, what="looking whether it can serve"), name="replacement"
-        )
+        self.on_change.append(requester.on_change)
+        self._tasks.spawn(requester.run(), name="replacement")
 
     def on_stopping(self) -> None:
         """The broker begins to stop: it takes up no role any more. The Controllers still see it as it was."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable
 from typing import Final
@@ -14,14 +15,19 @@ from broker.role.parts import RoleParts
 from broker.role.replacement import MasterFacts, Replacement, Trouble
 from model.errors import MqError, Refused
 from model.ids import BrokerId, Epoch
+from runtime.backoff import Backoff
+from runtime.loops import UNTIL_WOKEN, level_triggered
+from runtime.report.lasting import lasting
 
 log = logging.getLogger(__name__)
 
 LOOK_S: Final = 0.1
+RETRY_MS: Final = 100
 
 
 class ReplacementRequester:
-    """Asks the Controllers for a replacement of this master; looks every LOOK_S whether that is due.
+    """Asks the Controllers for a replacement of this master; looks every LOOK_S whether that is due. A slave
+    rests until ``on_change``: its role is another one.
 
     ``on_replaced`` hears that the Controllers have another one."""
 
@@ -41,12 +47,24 @@ class ReplacementRequester:
         self._lease = lease
         self._on_replaced = on_replaced
         self._replacement = Replacement()
+        self._wake = asyncio.Event()
+        self.on_change = self._wake.set
 
     def keeps_set(self) -> bool:
         """See ``SyncSet.keeps_set``. Perhaps asked before ``look`` finds the master cut off: so it notes the
         trouble, too."""
         can_ask = self._machine.state is State.LEADING and bool(self._lease.supported)
         return can_ask and self._replacement.keeps_set(self._machine.epoch, self._parts.env.monotonic_ms())
+
+    @lasting
+    async def run(self) -> None:
+        """For ever."""
+        retry = Backoff(self._parts.env.random, RETRY_MS, RETRY_MS)
+        await level_triggered(self._look, self._wake, LOOK_S, retry, "looking whether it can serve")
+
+    async def _look(self) -> float:
+        await self.look()
+        return LOOK_S if self._machine.is_master else UNTIL_WOKEN
 
     async def look(self) -> None:
         """Ask for another master if that is due."""

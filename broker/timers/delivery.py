@@ -21,6 +21,7 @@ from broker.context import BrokerContext
 from broker.requests.moving import destination_of, fits, moved, records_of
 from broker.requests.properties import changed, int_property
 from broker.requests.send import SendProcessor
+from broker.state.resting import Rest
 from broker.timers.core import LONG_MAX, Entry, Note, RollsDone, Rules, Wheel, entry_of
 from broker.timers.figures import TimerFigures
 from broker.timers.former import FormerCopies, mark_of, source_of
@@ -59,12 +60,15 @@ _MOVED_ON: Final = (GetStatus.OFFSET_TOO_SMALL, GetStatus.NO_MATCHED, GetStatus.
 class TimerService:
     """Delivers while this broker is master; ``run`` is one task."""
 
-    def __init__(self, context: BrokerContext, progress: TimerProgress, sender: SendProcessor) -> None:
+    def __init__(
+        self, context: BrokerContext, progress: TimerProgress, sender: SendProcessor, rest: Rest
+    ) -> None:
         self.counts = TimerCounts(context.env.now_ms)
         self._figures = TimerFigures(context.stats.counters)
         self.wheel = Wheel()
         self.read = 0  # queue offset of the timer topic up to which the wheel has all
         self._context = context
+        self._rest = rest
         self._progress = progress
         self._sender = sender
         self._begins_at = PhysicalOffset(0)  # where the log ended at the promotion
@@ -80,9 +84,9 @@ class TimerService:
         """Deliver what is due, for ever. Started on promotion, cancelled on demotion."""
         self._forget()
         self._begins_at = self._context.store.log.end
-        rest = Backoff(self._context.env.random, RETRY_FIRST_MS, RETRY_MAX_MS)
+        retry = Backoff(self._context.env.random, RETRY_FIRST_MS, RETRY_MAX_MS)
         try:
-            await level_triggered(self._turn, asyncio.Event(), STEP_S, rest, "delivering timer messages")
+            await level_triggered(self._turn, self._rest.wake, STEP_S, retry, "delivering timer messages")
         finally:
             self._forget()
 
@@ -127,10 +131,10 @@ class TimerService:
 
     # One turn
 
-    async def _turn(self) -> None:
+    async def _turn(self) -> float | None:
         store = self._context.store
         if store.dispatched < self._begins_at:
-            return  # the log that was taken over is not in the queues yet
+            return None  # the log that was taken over is not in the queues yet
         if self._former is None:
             await self._begin()
         self._note()
@@ -140,6 +144,12 @@ class TimerService:
             await self._deliver()
         self._keep()
         self._note()
+        return self._rest.begin() if self._is_idle() else None
+
+    def _is_idle(self) -> bool:
+        """Whether the wheel has all, holds nothing, and all that left it is confirmed."""
+        all_left = self.begun and self.wheel.next_slot is None and not len(self._notes)
+        return all_left and self.behind_messages() == 0
 
     async def _begin(self) -> None:
         store, note = self._context.store, self._progress.note

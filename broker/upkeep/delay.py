@@ -22,6 +22,7 @@ from broker.context import BrokerContext
 from broker.requests.moving import destination_of, fits, moved, records_of
 from broker.requests.properties import changed
 from broker.requests.send import SendProcessor
+from broker.state.resting import Rest
 from broker.timers.placing import TIMERS
 from broker.upkeep.copies import copies_begin
 from model.errors import MqError
@@ -95,7 +96,10 @@ class DelayOffsets:
 class DelayService:
     """Delivers while this broker is master; ``run`` is one task for all levels."""
 
-    def __init__(self, context: BrokerContext, offsets: DelayOffsets, sender: SendProcessor) -> None:
+    def __init__(
+        self, context: BrokerContext, offsets: DelayOffsets, sender: SendProcessor, rest: Rest
+    ) -> None:
+        self._rest = rest
         self._context = context
         self._offsets = offsets
         self._sender = sender
@@ -111,12 +115,12 @@ class DelayService:
         self._unconfirmed = {}
         self._begun.clear()
         self._begins_at = self._context.store.log.end
-        rest = Backoff(self._context.env.random, RETRY_FIRST_MS, RETRY_MAX_MS)
-        await level_triggered(self._turn, asyncio.Event(), STEP_S, rest, "delivering delayed messages")
+        retry = Backoff(self._context.env.random, RETRY_FIRST_MS, RETRY_MAX_MS)
+        await level_triggered(self._turn, self._rest.wake, STEP_S, retry, "delivering delayed messages")
 
-    async def _turn(self) -> None:
+    async def _turn(self) -> float | None:
         if self._context.store.dispatched < self._begins_at:
-            return  # the log that was taken over is not in the queues yet
+            return None  # the log that was taken over is not in the queues yet
         if not self._begun:
             self._next = dict(self._offsets.table)
             self._tell_of_removed()
@@ -129,6 +133,10 @@ class DelayService:
             except Exception:
                 # A mistake of ours. A master that delivered no more would look well, and hold all of them.
                 log.exception("delay level %d: cannot deliver, trying again", level)
+        levels = range(1, len(self._levels_ms))
+        if self._begun.issuperset(levels) and all(map(self._is_idle, levels)):
+            return self._rest.begin()
+        return None
 
     def _tell_of_removed(self) -> None:
         """Messages wait at levels that the configuration had and has no more."""

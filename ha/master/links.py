@@ -116,6 +116,33 @@ class Incarnations:
         return {broker_id: self._linked[broker_id] for broker_id in broker_ids}
 
 
+class Ticking:
+    """When the links are looked at, and whether that rests. Out: ``wake``, set when a rest is over."""
+
+    def __init__(self, clock_ms: Callable[[], float]) -> None:
+        self.wake = asyncio.Event()
+        self.resting = False
+        self._clock_ms = clock_ms
+        self._ticked_ms = clock_ms()
+
+    def begin(self) -> None:
+        """The first period begins."""
+        self._ticked_ms = self._clock_ms()
+
+    def rouse(self) -> None:
+        """There is something to look at."""
+        if self.resting:
+            self.resting = False
+            self._ticked_ms = self._clock_ms()  # a rest is no standstill of this process
+            self.wake.set()
+
+    def late_ms(self, now_ms: float, period_ms: float) -> float:
+        """How late this look is."""
+        late_ms = now_ms - self._ticked_ms - period_ms
+        self._ticked_ms = now_ms
+        return late_ms
+
+
 class SlaveLinks:
     """The links of one broker while it is master (``ha.master.slave_link.Host``)."""
 
@@ -142,7 +169,7 @@ class SlaveLinks:
         self._on_change = on_change
         proving = self.credentials.secret is not None
         self._numbers = NAMELESS_FROM if proving else 0  # of classic slaves, in the order they connected
-        self.ticked_ms = env.monotonic_ms()
+        self.ticking = Ticking(env.monotonic_ms)
         self._pump_soon = False
         self._confirm_timer: asyncio.TimerHandle | None = None
         self._resources = Resources(
@@ -179,7 +206,13 @@ class SlaveLinks:
             del self.strangers[oldest]
             oldest.close("too many connections without a handshake")
         self.strangers[link] = None
+        self.ticking.rouse()
         return link
+
+    @property
+    def may_rest(self) -> bool:
+        """Whether there is neither a link nor a set to look at: a slave's, nearly always."""
+        return self.replicas is None and not self.by_id and not self.strangers
 
     def close(self) -> None:
         """End all of them: this broker is master no more."""
@@ -339,8 +372,7 @@ class SlaveLinks:
 
     def on_tick(self, now_ms: float, period_ms: float) -> None:
         """Heartbeats, and the end of links that are silent. Called each ``period_ms``, or late."""
-        late_ms = now_ms - self.ticked_ms - period_ms
-        self.ticked_ms = now_ms
+        late_ms = self.ticking.late_ms(now_ms, period_ms)
         for link in [*self.by_id.values(), *self.strangers]:
             silence_ms = patience_ms(self._config, rocketmq_peer=not link.slave.answers_heartbeats)
             link.last_read_ms = excused_ms(link.last_read_ms, late_ms, silence_ms, now_ms)

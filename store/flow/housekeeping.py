@@ -124,17 +124,17 @@ class Housekeeping:
 
     async def _wait(self, pause: Callable[[float], Awaitable[bool]], began_s: float) -> bool:
         """Until the interval is over or ``soon`` was called, but not at once; False when the store closes."""
-        if not await pause(min(EARLY_S, self._interval_s)):
-            return False
-        left_s = began_s + self._interval_s - asyncio.get_running_loop().time()
-        if left_s > 0:
-            try:
-                async with asyncio.timeout(left_s):
-                    await self._early.wait()
-            except TimeoutError:
-                pass
+        clock = asyncio.get_running_loop().time
+        now_s = clock()
+        not_before_s = now_s + min(EARLY_S, self._interval_s)
+        try:
+            async with asyncio.timeout(max(began_s + self._interval_s, not_before_s) - now_s):
+                await self._early.wait()
+        except TimeoutError:
+            pass
+        is_open = await pause(max(0.0, not_before_s - clock()))
         self._early.clear()
-        return await pause(0)
+        return is_open
 
     async def _look_at_space(self) -> None:
         reserve = self._reserve

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from admin.host import loop_delay
-from admin.host.loop_delay import LATE_S, LoopDelay, Usage
+from admin.host.loop_delay import LATE_S, LoopDelay, Meter, Usage
 
 
 def test_a_loop_that_came_late_says_what_its_thread_did_meanwhile(caplog: pytest.LogCaptureFixture) -> None:
@@ -60,6 +60,34 @@ def test_where_the_system_does_not_tell_what_a_thread_waited_for_its_work_is_kno
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(loop_delay, "_SCHEDULED", "/nowhere")
-    usage = Usage.now()
+    meter = Meter()
+    usage = meter.now()
+    meter.close()
     assert usage.worked_s > 0
     assert usage.waited_s == 0
+
+
+async def test_what_is_looked_at_beside_it_fails_and_all_goes_on(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(loop_delay, "PERIOD_S", 0.01)
+    looked, again = 0, asyncio.Event()
+
+    def also() -> None:
+        nonlocal looked
+        looked += 1
+        if looked == 1:
+            raise OSError("no such device")
+        again.set()
+
+    delays = LoopDelay(also)
+    running = asyncio.create_task(delays.run())
+    async with asyncio.timeout(30):
+        await again.wait()
+    running.cancel()
+    with suppress(asyncio.CancelledError):
+        await running
+    assert delays.seen.to_json()["counts"][-1] >= 2
+    assert [
+        record.exc_info[1].args for record in caplog.records if record.exc_info and record.exc_info[1]
+    ] == [("no such device",)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ha.master.log_reader import Budget
+from ha.service import HaService
 from ha.slave.follower import State
 from model.errors import Unknown
 from model.ids import BrokerId, Epoch
@@ -496,3 +498,35 @@ def test_the_word_of_all_members_is_worth_as_long_as_a_lease(
     node.ha.conditions.acks_replace_lease = lambda: True
     assert node.ha.acked_by_all_recently()
     assert asked == [within_ms]
+
+
+async def test_a_slave_keeps_no_house_until_it_leads(monkeypatch: pytest.MonkeyPatch) -> None:
+    ticks: Counter[HaService] = Counter()
+    tick = HaService._tick
+
+    def noted(self: HaService) -> None:
+        ticks[self] += 1
+        tick(self)
+
+    monkeypatch.setattr(HaService, "_tick", noted)
+    async with Group(Node(1), Node(2)) as group:
+        first, second = group.nodes[1].ha, group.nodes[2].ha
+        await group.elect(1)
+        await group.full()
+        rested = ticks[second]
+        until_ticks = ticks[first] + 4
+        await until(lambda: ticks[first] >= until_ticks, "the master looks at its links")
+        assert ticks[second] == rested
+        await group.elect(2)
+        await until(lambda: ticks[second] >= rested + 4, "it leads, and looks at its links")
+
+
+async def test_a_connection_to_a_slave_that_says_nothing_ends() -> None:
+    async with Group(Node(1), Node(2, ha_heartbeat_ms=50, ha_housekeeping_ms=200)) as group:
+        await group.elect(1)
+        await group.full()
+        reader, writer = await asyncio.open_connection("127.0.0.1", group.nodes[2].ha.port)
+        async with asyncio.timeout(30):
+            assert await reader.read() == b""
+        writer.close()
+        await writer.wait_closed()

@@ -20,7 +20,8 @@ pytestmark = pytest.mark.sim
 
 HOUR_MS, DAY_MS = 3_600_000, 86_400_000
 WAIT_S = 71
-AHEAD_MS = 70_000
+AHEAD_MS = 71_000
+"""All that waits ``WAIT_S`` is due at once: a turn that delivers only the first of them is soon told of."""
 KEYS = {"messageDelayLevel": f"{WAIT_S}s", "timerPrecisionMs": "100"}
 WAITS = {"delay": "DELAY\x011\x02", "timer": f"TIMER_DELAY_SEC\x01{WAIT_S}\x02"}
 

@@ -10,10 +10,12 @@ import pytest
 
 from broker.context import BrokerContext
 from broker.requests.transactions import Transactions
+from broker.state.resting import Resting
 from broker.upkeep import delay
 from broker.upkeep.delay import DelayOffsets, DelayService
 from broker.upkeep.table_sync import MetadataSync
 from model.errors import PeerError
+from model.message import SCHEDULE_TOPIC
 from remoting.bodies import dumps
 from remoting.codec import Command
 from runtime.os_env import OsEnv
@@ -37,6 +39,7 @@ async def test_delay_levels_go_on_when_one_message_or_one_look_back_fails(
         cast(BrokerContext, SimpleNamespace(env=OsEnv(), store=store, config=config)),
         DelayOffsets(lambda: 0),
         cast(Any, None),
+        Resting([]).of(SCHEDULE_TOPIC),
     )
     looks: list[int] = []
     steps: list[int] = []
