@@ -16,6 +16,7 @@ One question it asks back, by ``LogBytes``: bytes of its own log, to compare (``
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Final, NamedTuple
 
 from ha.epochs import EpochStart, consistent_point, skipped_epochs
@@ -126,6 +127,10 @@ class Confirm(NamedTuple):
     """Everything below ``offset`` is confirmed."""
 
     offset: PhysicalOffset
+
+
+_APPEND: Final = partial(tuple.__new__, Append)  # both for each frame, by a call of Python less
+_CONFIRM: Final = partial(tuple.__new__, Confirm)
 
 
 class Agreed(NamedTuple):
@@ -258,8 +263,10 @@ class Following:
             end = PhysicalOffset(frame.offset + len(frame.body))
             self._empty = False
         if at < end:
-            actions.append(Append(at, body))
-        actions.append(Confirm(min(max(frame.confirmed, _BEGIN), end)))
+            actions.append(_APPEND((at, body)))
+        confirmed = frame.confirmed  # by min and max, without a call of either
+        confirmed = _BEGIN if confirmed < 0 else confirmed
+        actions.append(_CONFIRM((end if end < confirmed else confirmed,)))
         return actions
 
     def _to_confirmed(self, own: OwnLog) -> OwnLog:

@@ -146,12 +146,15 @@ class Dispatcher:
         at = start if start in (self.dispatched, remembered.end) else remembered.next_record
         view = memoryview(data)
         while start <= at < end:
-            block, behind = self._packer.parse(view[at - start :], at, end)
+            block, behind = self._packer.parse(view if at == start else view[at - start :], at, end)
             if behind > at:
                 remembered.add(at, behind, cast(Any, block))
+            if behind == end:  # as a rule
+                at = end
+                break
             # What is not plain, or not whole, is parsed from the log; all of them begin with their length.
             size = int.from_bytes(view[behind - start : behind - start + 4], "big", signed=True)
-            at = behind if behind == end else -1
+            at = -1
             if size >= BLANK_BYTES and end - behind >= 4:
                 at = behind + size
         remembered.next_record = at
