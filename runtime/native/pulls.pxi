@@ -88,7 +88,7 @@ cdef class Window:
         return True
 
     cdef void _fit(self, int64_t back) noexcept nogil:
-        """A read begins so far behind its end. Twice as much room as that takes until it is lost; of eight times as
+        """A read begins so far behind its end. More room before the last quarter of it is used; of eight times as
         much, half is given up. Who is further behind than WINDOW_BYTES reads something else."""
         cdef int64_t size = self._size
         if back > WINDOW_BYTES:
@@ -100,7 +100,7 @@ cdef class Window:
             if size > WINDOW_LEAST and self._back < size // 8:
                 size //= 2
             self._reads, self._back = 0, back
-        while size < WINDOW_BYTES and back > size // 2:
+        while size < WINDOW_BYTES and back > size - size // 4:
             size *= 2
         if size != self._size:
             self._resize(size)
