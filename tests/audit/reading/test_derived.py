@@ -24,7 +24,7 @@ from tests.audit.derived_files import (
     extend,
 )
 from tests.audit.plants import run_local, run_with
-from tests.audit.stores import LogWriter, copies, look, write_epochs
+from tests.audit.stores import LogWriter, copies, look, write_checkpoint, write_epochs
 
 UNIT_OF_EXTENSION = 24
 SLOT_OF_100_S = 100 % 60 * 32
@@ -175,3 +175,28 @@ def test_both_engines_say_the_same_of_what_is_made_of_a_log(engine: Engine, stor
     local = run_local(stores, None)
     assert local.findings == run_with(engine, stores, None).findings
     assert len(told(local)) > 3
+
+
+@pytest.mark.parametrize("field", ["its size", "its tag", "its time", "its place", "its places"])
+def test_a_wrong_entry_of_the_last_batch_is_told_in_a_log_of_several_epochs(
+    field: str, stores: list[Path]
+) -> None:
+    """Also where nothing tells that the queue has to reach the log's end, as with a record behind it."""
+    for store in stores:
+        write_epochs(store, [(1, 0), (2, int.from_bytes(look(store, 0, 4)))])
+    end = int.from_bytes((stores[1] / BATCH_FILE).read_bytes()[:8])  # the first batch's
+    write_checkpoint(stores[1], end)
+    assert told(run_local(stores[1:2], None)) == []
+    change(stores[1], BATCH_FILE, (BATCHES - 2) * ENTRY_BYTES + FIELDS[field][1])
+    assert [(f.kind, f.segment) for f in told(run_local(stores[1:2], None))] == [("cq_wrong", BATCH_FILE)]
+
+
+def test_an_entry_that_a_cut_left_behind_the_batchs_own_is_lawful(stores: list[Path]) -> None:
+    for store in stores:
+        write_epochs(store, [(1, 0), (2, int.from_bytes(look(store, 0, 4)))])
+        raw = bytearray((store / BATCH_FILE).read_bytes())
+        last = slice((BATCHES - 1) * ENTRY_BYTES, BATCHES * ENTRY_BYTES)
+        raw[BATCHES * ENTRY_BYTES : (BATCHES + 1) * ENTRY_BYTES] = raw[last]
+        raw[BATCHES * ENTRY_BYTES + 27] ^= 1  # the time of a batch that stood there before
+        (store / BATCH_FILE).write_bytes(raw)
+    assert told(run_local(stores, None)) == []
