@@ -250,10 +250,7 @@ class Following:
         if frame.offset < 0 and without_log:
             return actions  # neither has a log: a sign of life
         if frame.offset != own.end and not without_log:
-            if frame.offset > own.end:
-                text = f"the master sends from {frame.offset}, our log ends at {own.end}"
-                return [*actions, CannotGoOn(text, frame.offset)]
-            raise PeerError(f"the master sent offset {frame.offset}, our log ends at {own.end}")
+            return [*actions, _not_at_our_end(frame.offset, own.end)]
         at, end, body = frame.offset, own.end, frame.body
         last = own.epochs[-1] if own.epochs else None
         if last != (frame.epoch, frame.epoch_start):  # else there is none to note: nearly always
@@ -432,6 +429,12 @@ class ClassicFollowing:
             self._empty = False
         actions.append(Confirm(end))
         return actions
+
+
+def _not_at_our_end(offset: PhysicalOffset, end: PhysicalOffset) -> CannotGoOn:
+    if offset > end:
+        return CannotGoOn(f"the master sends from {offset}, our log ends at {end}", offset)
+    raise PeerError(f"the master sent offset {offset}, our log ends at {end}")
 
 
 def _need_newest(frame: MasterHandshake, own: OwnLog, master: Master) -> None:
