@@ -23,8 +23,9 @@ from audit.intervals import Interval, in_both
 from audit.kinds.facts import Facts
 from audit.ledger import Ledger, read_ledger
 from audit.questions import Before, Questions
+from audit.reading.aside import settle
 from audit.reading.beside import look_beside
-from audit.reading.layout import Replica, find_ends, leave_out_removed, leave_out_unreadable, load
+from audit.reading.layout import Replica, leave_out_removed, leave_out_unreadable, load
 from audit.reading.storage import StoreSpec, open_storage, shown, without_secrets
 from audit.results.evidence import Evidence, evidence
 from audit.results.losses import Window, windows
@@ -262,7 +263,7 @@ def _audit(
     unlisted.begin()
     # Before the ends: a consumer was no further then than the log, which goes on meanwhile.
     looked = {at: look_beside(r.location) for at, r in enumerate(replicas)}
-    find_ends(replicas)
+    settle(replicas)
     cores = os.cpu_count() or 1
     chunk = plan.chunk_bytes(sum(r.end - r.start for r in replicas), cores)
 

@@ -49,7 +49,7 @@ CAUSES: Final = {
     "cq_wrong": _UNDER_ENTRIES,
     "cq_missing": _UNDER_ENTRIES,
     "cq_dangling": (*_UNDER_ENTRIES, "short_tail"),
-    "index_wrong": _UNDER_ENTRIES,
+    "index_wrong": (*_UNDER_ENTRIES, "short_tail"),
     "index_missing": _UNDER_ENTRIES,
     "missing_segment": ("file_unreadable",),
     "missing_start": ("file_unreadable",),

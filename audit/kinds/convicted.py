@@ -33,11 +33,13 @@ def apart(queue: Queue, run: Run, wrong: Wrong, holder: Holder) -> list[Run]:
         return [run._replace(wrong=wrong(run.offset))]
     found = [run]
     if wrong(run.offset):
-        forwards = records(holder(run.offset), run.offset, min(run.last + 1, run.offset + _LOOKED_BYTES))
+        until = min(run.last + 1, run.offset + _LOOKED_BYTES)
+        forwards = records(holder(run.offset), run.offset, until, every=True)
         found = _without_first(run, _of_queue(forwards, queue), wrong)
     own = found[-1]
     if not own.wrong and wrong(own.last):
-        back = backwards(holder(own.last), own.last + 1, max(own.offset, own.last - _LOOKED_BYTES))
+        begin = max(own.offset, own.last - _LOOKED_BYTES)
+        back = backwards(holder(own.last), own.last + 1, begin, every=True)
         found[-1:] = _without_last(own, _of_queue(back, queue), wrong)
     return found
 

@@ -12,7 +12,7 @@ from audit.findings import ERROR, WARN, Finding
 from audit.intervals import Interval
 from audit.kinds.damage import Sound
 from audit.kinds.facts import Facts
-from audit.reading.layout import Replica
+from audit.reading.layout import Replica, is_segment_name
 
 
 def files(facts: Facts, sound: Sound) -> list[Finding]:
@@ -40,11 +40,19 @@ def files(facts: Facts, sound: Sound) -> list[Finding]:
             copies = copies_of(at, begin, end)
             found.append(facts.at("missing_segment", ERROR, at, begin, end, found=apart, copies=copies))
         found += _sizes(facts, at, copies_of)
-        begins = f"a segment, which begins at a multiple of {r.segment_bytes}"
-        for stray in r.stray:
-            words = f"{stray.size_bytes} bytes from {stray.base} on"
-            found.append(Finding("file_corrupt", WARN, r.name, stray.file, expected=begins, found=words))
+        found += _strays(r)
     return found + _shared(facts)
+
+
+def _strays(r: Replica) -> Iterator[Finding]:
+    for stray, home in r.stray:
+        if is_segment_name(stray.name) and stray.base % max(1, r.segment_bytes):
+            expected = f"a segment, which begins at a multiple of {r.segment_bytes}"
+            words = f"{stray.size_bytes} bytes from {stray.base} on"
+        else:
+            expected = "a name that is the place of its first byte"
+            words = "records of other places" if home is None else f"records of {home[0]:020d}"
+        yield Finding("file_corrupt", WARN, r.name, stray.file, expected=expected, found=words)
 
 
 def _held_alike(facts: Facts, at: int, begin: int, end: int) -> Iterator[Interval]:

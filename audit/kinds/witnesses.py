@@ -200,7 +200,7 @@ def _is_told(record: Record, line: Line) -> bool:
     return (_waits(record) or there) and line.body_crc == _sent_crc(record)
 
 
-def backwards(r: Replica, end: int, begin: int) -> Iterator[Record]:
+def backwards(r: Replica, end: int, begin: int, *, every: bool = False) -> Iterator[Record]:
     """The records of [``begin``, ``end``), the last one first; of each piece up to what cannot be read.
 
     Raises OSError."""
@@ -210,16 +210,16 @@ def backwards(r: Replica, end: int, begin: int) -> Iterator[Record]:
             near = max(segment.base, begin, end - _BACK_BYTES)
             read = segment_reader(storage, segment)
             first = covering_start(read, near, segment.base, r.segment_end(segment))
-            found = list(records(r, first, end))
+            found = list(records(r, first, end, every=every))
             yield from (record for record in reversed(found) if record.offset >= begin)
             end = first
     finally:
         storage.close()
 
 
-def records(r: Replica, begin: int, until: int) -> Iterator[Record]:
-    """Those that begin in [``begin``, ``until``), from a border on, up to what cannot be read. Raises
-    OSError."""
+def records(r: Replica, begin: int, until: int, *, every: bool = False) -> Iterator[Record]:
+    """Those that begin in [``begin``, ``until``), from a border on, up to what cannot be read; ``every``: the
+    damaged ones, too. Raises OSError."""
     storage = open_storage(r.location)
     try:
         for segment in r.segments:
@@ -237,7 +237,7 @@ def records(r: Replica, begin: int, until: int) -> Iterator[Record]:
                     parsed = parse(data, 0, at, end, plain=True)
                 if not parsed.size:
                     return
-                if parsed.record is not None and parsed.damage is None:
+                if parsed.record is not None and (every or parsed.damage is None):
                     yield parsed.record
                 at += parsed.size
     finally:

@@ -38,8 +38,9 @@ from audit.reading.config_tables import (
     parsed,
     problem_of,
 )
+from audit.reading.epoch_lines import parse_epochs
 from audit.reading.last_writer import BOOT, CONSUMER_OFFSETS, is_written_over
-from audit.reading.layout import CHECKPOINT, parse_epochs
+from audit.reading.layout import CHECKPOINT
 from audit.reading.seals import CHECKPOINT_END, CHECKPOINT_MARK, CHECKPOINT_PARTS, is_sealed_by, seal_problem
 from audit.reading.storage import Storage, names_in, open_storage
 

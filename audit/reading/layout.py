@@ -10,16 +10,16 @@ lines.
 from __future__ import annotations
 
 import struct
-import zlib
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import Final
 
-from audit.numbers import LAST, PLACE_LAST, of_digits
+from audit.intervals import Interval
+from audit.numbers import PLACE_LAST, of_digits
+from audit.reading.epoch_lines import parse_epochs
 from audit.reading.last_writer import Writer, is_written_over, last_writer
-from audit.reading.record import MAGIC_V1, MAGIC_V2, Parsed, Record, parse
+from audit.reading.record import MAGIC_V1, MAGIC_V2, MISPLACED, Parsed, Record, parse
 from audit.reading.scan import WINDOW_BYTES, Read, find_record, skip_sound, window
 from audit.reading.seals import CHECKPOINT_MARK, PAGE_BYTES, checkpoint_problem, is_sealed_by
 from audit.reading.storage import Storage, StoreSpec, UnfitFileError, names_in, open_storage
@@ -83,11 +83,16 @@ class Replica:
     queues: bool = True  # there is a ``consumequeue``
     entered: int = 0  # up to where its queues name records; 0: they name none, or nobody asked
     unread: list[tuple[Segment, str]] = field(default_factory=list)  # files that cannot be read, and why
-    stray: list[Segment] = field(default_factory=list)  # files of a name that none of these segments has
-    misnamed: list[tuple[int, int]] = field(default_factory=list)  # what those hold, by their records
+    # Files of a name that none of these segments has, and what they hold, by their records.
+    stray: list[tuple[Segment, Interval | None]] = field(default_factory=list)
+    reach: int = ALL  # a record that names another place says of none behind that the log reaches it
     closed: dict[str, str] = field(default_factory=dict)  # the same of files beside the log
     refused: tuple[int, int] | None = None  # a record behind the end that looks left over: offset, bytes
     left_over: tuple[int, int] | None = None  # what was taken for the rest of a log that was cut
+
+    @property
+    def misnamed(self) -> list[Interval]:
+        return [span for _, span in self.stray if span is not None]
 
     @property
     def empty(self) -> bool:
@@ -159,8 +164,7 @@ def load(spec: StoreSpec) -> Replica:
         replica = Replica(spec.name, spec.location)
         if not storage.exists("commitlog"):
             raise FileNotFoundError(2, "no commitlog in this store", spec.location)
-        names = [n for n in storage.listdir("commitlog") if len(n) == 20 and of_digits(n, PLACE_LAST) >= 0]
-        for name in names:
+        for name in filter(is_segment_name, storage.listdir("commitlog")):
             file = f"commitlog/{name}"
             try:
                 replica.segments.append(Segment(int(name), file, storage.size(file)))
@@ -181,6 +185,10 @@ def load(spec: StoreSpec) -> Replica:
         return replica
     finally:
         storage.close()
+
+
+def is_segment_name(name: str) -> bool:
+    return len(name) == 20 and of_digits(name, PLACE_LAST) >= 0
 
 
 def _unopened(storage: Storage, segment: Segment) -> list[tuple[Segment, str]]:
@@ -251,36 +259,6 @@ def _read_epochs(storage: Storage, replica: Replica) -> None:
     replica.epochs = [] if replica.epoch_problem else epochs
 
 
-def parse_epochs(raw: bytes) -> tuple[list[tuple[int, int]], str]:
-    """(entries as (epoch, start offset), problem); the problem is empty when the file is sound."""
-    lines = raw.decode("utf-8", "replace").rstrip("\n").split("\n")
-    try:
-        count, written = int(lines[0]), int(lines[1])
-        entries = []
-        for line in lines[2:]:
-            epoch, _, start = line.partition("-")
-            entries.append((int(epoch), int(start)))
-    except (IndexError, ValueError):
-        return [], f"not an epoch file: {raw[:60]!r}"
-    if any(abs(number) > LAST for entry in entries for number in entry):
-        return [], f"numbers of more than 64 bits: {raw[:60]!r}"
-    body = "".join(f"{epoch}-{start}\n" for epoch, start in entries)
-    computed = zlib.crc32(body.encode()) & 0x7FFFFFFF
-    if written not in (0, computed):
-        return entries, f"CRC {written}, computed {computed}"
-    if count != len(entries):
-        return entries, f"count {count}, entries {len(entries)}"
-    if raw.rstrip(b"\n") != f"{lines[0]}\n{lines[1]}\n{body}".encode().rstrip(b"\n") or not _plain(lines):
-        return entries, f"not in its form: {raw[:60]!r}"
-    if entries != sorted(entries) or any(a[1] >= b[1] for a, b in pairwise(entries)):
-        return entries, "entries do not ascend"
-    return entries, ""
-
-
-def _plain(lines: list[str]) -> bool:
-    return all(part.isascii() and part.isdigit() for line in lines for part in line.split("-"))
-
-
 def leave_out_unreadable(replica: Replica) -> bool:
     """Read every file to its end; those that cannot be read are set aside, and those that were removed since
     the start left out. Whether there was any."""
@@ -333,6 +311,11 @@ def leave_out_removed(replica: Replica) -> bool:
         storage.close()
 
 
+def set_aside(replica: Replica, stray: list[tuple[Segment, Interval | None]]) -> None:
+    replica.stray += stray
+    _leave_out(replica, [segment for segment, _ in stray])
+
+
 def _leave_out(replica: Replica, out: list[Segment]) -> bool:
     if out:
         replica.segments = [segment for segment in replica.segments if segment not in out]
@@ -352,12 +335,12 @@ def find_ends(replicas: list[Replica]) -> None:
         if replica.segments or replica.unread:
             replica.segment_bytes = size  # also of what nobody can read
     for replica in replicas:
-        _find_end(replica, set())
+        find_end(replica, set())
     for replica in replicas:
         proven: set[int] = set()
         while replica.refused is not None and _held_elsewhere(replica, replicas):
             proven.add(replica.refused[0])
-            _find_end(replica, proven)
+            find_end(replica, proven)
     for replica in replicas:
         _leave_out_leftovers(replica, [r for r in replicas if r is not replica and not r.empty])
 
@@ -382,9 +365,7 @@ def _set_strays_aside(replica: Replica, size: int) -> None:
         told = [belongs(storage, segment.file, size) for segment in stray]
     finally:
         storage.close()
-    replica.stray += stray
-    replica.misnamed += [span for span in told if span is not None]
-    _leave_out(replica, stray)
+    set_aside(replica, list(zip(stray, told, strict=True)))
 
 
 def _leave_out_leftovers(replica: Replica, others: list[Replica]) -> None:
@@ -450,7 +431,7 @@ def bytes_at(replica: Replica, begin: int, size: int) -> bytes:
         storage.close()
 
 
-def _find_end(replica: Replica, proven: set[int]) -> None:
+def find_end(replica: Replica, proven: set[int]) -> None:
     """Walk the headers of the last segment that holds any record. Records at ``proven`` are the log's."""
     replica.torn, replica.refused, replica.left_over = None, None, None
     replica.skipped, replica.holes = [], []
@@ -517,6 +498,8 @@ class _LastSegment:
                 continue
             if parsed.size:
                 if parsed.record is not None and parsed.damage is not None and self._ends_with(parsed):
+                    break
+                if parsed.problem == MISPLACED and self._position + parsed.size > self._replica.reach:
                     break
                 self._last = parsed.record or self._last
                 self._position += parsed.size

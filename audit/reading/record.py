@@ -60,6 +60,8 @@ MAGIC_V1: Final = 0xDAA320A7
 MAGIC_V2: Final = 0xDAA320AB
 MAGIC_BLANK: Final = 0xCBD43194
 MAGIC_PREFIX: Final = b"\xda\xa3\x20"
+MISPLACED: Final = "physical offset"
+"""The problem of a record that names another place than where it stands."""
 RECORD_BYTES_MIN: Final = 91
 RECORD_BYTES_MAX: Final = 32 * 1024 * 1024 + 65536
 """``maxMessageSize`` is 4 MiB unless a broker's file says otherwise; and 64 KiB for the rest."""
@@ -203,7 +205,7 @@ def _judged(data: bytes, at: int, record: Record, physical: int, crc: int) -> Pa
     """The record with the first of its damages, in the order in which one explains the next."""
     end = at + record.size
     if physical != record.offset:
-        kind, problem = "phys_offset_mismatch", "physical offset"
+        kind, problem = "phys_offset_mismatch", MISPLACED
         expected, found = str(record.offset), str(physical)
     elif record.body_crc != crc:
         kind, problem = "crc_mismatch", "body CRC"

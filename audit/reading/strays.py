@@ -17,11 +17,11 @@ _HEAD_BYTES: Final = 36
 _MAGICS: Final = tuple(magic.to_bytes(4) for magic in (MAGIC_V1, MAGIC_V2))
 
 
-def belongs(storage: Storage, file: str, segment_bytes: int) -> Interval | None:
-    """The segment of which a file holds a sound record, by that record; None if there is none. Raises
-    OSError."""
+def belongs(storage: Storage, file: str, segment_bytes: int, most: int = 1 << 62) -> Interval | None:
+    """The segment of which a file holds a sound record, by that record, in its first ``most`` bytes; None if
+    there is none. Raises OSError."""
     at = 0
-    while data := storage.read(file, at, WINDOW_BYTES):
+    while at < most and (data := storage.read(file, at, WINDOW_BYTES)):
         for head in _heads(data):
             base = _base(data, head, at, segment_bytes)
             if base >= 0:

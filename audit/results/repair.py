@@ -31,6 +31,9 @@ _LOST: Final = (
     "No store that was audited holds these messages. Audit again with the stores of dead replicas and of "
     "backups (keelmq backup restore); else their senders have to send them again."
 )
+_IN_A_STRAY: Final = (
+    "A file in commitlog that has another name holds records of their places: that one's step comes first."
+)
 _NOWHERE: Final = {
     "short_tail": "No replica goes on where this log has to: look in a backup (keelmq backup restore).",
     "epoch_mismatch": "Its log contradicts this file, and no other has to be right: look in a backup.",
@@ -81,6 +84,19 @@ _MISPLACED: Final = (
 _IN_ANOTHER_SUFFIX: Final = (
     "Another replica has it, where a rejoin cuts its log: that one's step comes first; then send the "
     "message again."
+)
+
+
+_TRACES: Final = (
+    "No repair yet: no log goes on where one has to, and queues and index may be the only trace of what is "
+    "lost there. Look in a backup first (keelmq backup restore), or copy this store to another disk."
+)
+_BEHIND: Final = (
+    "It names what its log lacks: no repair makes that. Once its broker follows the master, audit again."
+)
+_ASIDE: Final = (
+    "With its broker stopped, move this file out of commitlog, and keep it. If no replica has the segment "
+    "that its records name, it is that segment: put it back under that name, and audit again."
 )
 
 
@@ -143,6 +159,11 @@ class _Advice:
         self._overwritten: Counter[str] = Counter()
         lost = any(map(_lost, findings))
         self._kept = {f.replica for f in findings if lost and f.kind == "phys_offset_mismatch"}
+        self._kept |= {r.name for r in replicas if lost and r.misnamed}
+        self._lacks_all = any(
+            f.kind == "short_tail" and f.severity == ERROR and not f.copies and f.replica in self._replicas
+            for f in findings
+        )
 
     def _first_anew(self, findings: Sequence[Finding]) -> tuple[Replica | None, Replica | None]:
         for f in sorted(findings, key=_rank):
@@ -155,12 +176,16 @@ class _Advice:
 
     def of(self, f: Finding) -> tuple[str, str, str]:
         if _lost(f):
-            return f.replica, "", _LOST
+            return f.replica, "", _IN_A_STRAY if self._is_in_a_stray(f) else _LOST
         if f.ambiguous:
             return f.replica, "", _UNDECIDED
         own = self._replicas.get(f.replica)
         found = self._by_command(f, own) if own is not None else None
         return found or (f.replica, "", self._by_hand(f, own))
+
+    def _is_in_a_stray(self, f: Finding) -> bool:
+        spans = (span for r in self._replicas.values() for span in r.misnamed)
+        return any(f.overlaps(*span) for span in spans)
 
     def _by_command(self, f: Finding, own: Replica) -> tuple[str, str, str] | None:
         if own is self._anew and f.kind in _MADE_BY_ANEW:
@@ -169,6 +194,10 @@ class _Advice:
             return self._copied(f, own)
         if f.replica in self._kept and f.kind in _BY_REPAIR | _BY_LOG:
             return own.name, "", _MISPLACED
+        if f.kind in _BY_LOG and f.phys_offset >= own.end:
+            return own.name, "", _BEHIND
+        if self._lacks_all and (f.kind in _BY_LOG or (f.kind in _BY_REPAIR and f.copies)):
+            return own.name, "", _TRACES
         if f.kind in _BY_REPAIR and f.copies:
             return self._repaired(f, own)
         if f.kind in _BY_LOG:
@@ -224,6 +253,8 @@ class _Advice:
 
     def _of_store(self, f: Finding, own: Replica) -> str:
         """What goes by all that the store holds, and the others; empty if nothing does."""
+        if f.kind == "file_corrupt" and f.segment.startswith("commitlog/"):
+            return _ASIDE
         if f.kind in _REJOINS and any(cut.replica == own.name for cut in self._cut):
             return _SUFFIX
         if own is self._anew and self._leader is not None and f.kind in _MADE_BY_ANEW:

@@ -36,7 +36,22 @@ def _unmounted(store: Path) -> None:
     _first(store).symlink_to(store / "not" / "there")
 
 
-HARMS = {"renamed": _renamed, "renamed, with a torn head": _cut_head, "a link to nothing": _unmounted}
+def _as_old(store: Path) -> None:
+    _first(store).rename(store / "commitlog" / f"{0:020d}.old")
+
+
+def _in_a_folder(store: Path) -> None:
+    (store / "commitlog" / "kept").mkdir()
+    _first(store).rename(store / "commitlog" / "kept" / f"{0:020d}")
+
+
+HARMS = {
+    "renamed": _renamed,
+    "renamed, with a torn head": _cut_head,
+    "a link to nothing": _unmounted,
+    "as .old": _as_old,
+    "in a folder": _in_a_folder,
+}
 
 
 def _group(
@@ -71,6 +86,15 @@ def test_what_a_name_still_stands_for_was_not_taken_by_retention(
     assert report.verdict == "diverged"
 
 
+def test_the_step_of_what_is_lost_leads_to_the_file_that_holds_it(tmp_path: Path) -> None:
+    stores, _, ledger = _group(tmp_path, (1,), _as_old)
+    report = run_local(stores, ledger)
+    told = [(step.replica, step.why) for step in steps(report.findings, report.replicas)]
+    assert [replica for replica, _ in told] == ["*", "r1"]
+    assert "that one's step comes first" in told[0][1]
+    assert "put it back under that name" in told[1][1]
+
+
 @pytest.mark.parametrize("ledger", [True, False])
 @pytest.mark.parametrize("how", HARMS)
 def test_no_step_empties_a_store_with_such_a_name(how: str, ledger: bool, tmp_path: Path) -> None:
@@ -93,6 +117,21 @@ def test_a_stray_name_without_a_record_holds_no_message(raw: bytes, tmp_path: Pa
     report = run_local(stores, ledger)
     first = sum(int(str(row["phys_offset"])) < SEGMENT for row in writer.rows)
     assert (report.lost, report.expired, report.none_lost) == (0, first, True)
+
+
+def test_another_name_without_a_record_that_the_log_lacks_is_no_finding(tmp_path: Path) -> None:
+    """Nor is a file looked at further than a segment is long."""
+    stores, writer, ledger = _group(tmp_path, (), _renamed)
+    log = stores[1] / "commitlog"
+    first = (writer.root / "commitlog" / f"{0:020d}").read_bytes()
+    (log / "notes.txt").write_bytes(b"no record" * 400)
+    (log / "empty").mkdir()
+    (log / "gone.bak").symlink_to(log / "nowhere")
+    (log / f"{SEGMENT:020d}.bak").write_bytes((log / f"{SEGMENT:020d}").read_bytes())
+    (log / "long.bak").write_bytes(bytes(SEGMENT) + first)
+    report = run_local(stores, ledger)
+    lines = sum(int(str(row["phys_offset"])) < SEGMENT for row in writer.rows)
+    assert (report.findings, report.lost, report.expired) == ([], 0, lines)
 
 
 @pytest.mark.parametrize("step", ["digests", "scan", "scanned"])

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from audit.reading import live
-from audit.reading.layout import find_ends, load, parse_epochs
+from audit.reading.epoch_lines import parse_epochs
+from audit.reading.layout import find_ends, load
 from audit.reading.storage import LocalStorage, StoreSpec, open_storage, parse_stores
 from model.errors import ConfigError
 from tests.audit.plants import run_local

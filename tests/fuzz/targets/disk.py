@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from itertools import islice
 from typing import Any, Final, cast
 
-from audit.reading import layout
+from audit.reading import epoch_lines
 from audit.reading import record as audit_record
 from broker.requests.batch import inner_messages
 from broker.tables import change_file
@@ -145,7 +145,7 @@ def _batch(data: bytes) -> None:
 
 
 def _epochs(data: bytes) -> None:
-    layout.parse_epochs(data)
+    epoch_lines.parse_epochs(data)
     stable(epoch_file.decode(data), epoch_file.encode, epoch_file.decode)
 
 

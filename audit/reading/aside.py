@@ -1,0 +1,140 @@
+"""Which files of ``commitlog`` are no part of its log, although they hold records?
+
+A record names its place, so what a file of another name holds is told by its records: no retention took it.
+And a file that stands under a later segment's name says nothing of where the log ends.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from itertools import islice
+from typing import Final
+
+from audit.intervals import Interval
+from audit.reading.layout import (
+    Replica,
+    Segment,
+    bytes_at,
+    find_end,
+    find_ends,
+    is_segment_name,
+    segment_reader,
+    set_aside,
+)
+from audit.reading.record import MISPLACED, parse
+from audit.reading.scan import find_record, window
+from audit.reading.storage import Storage, names_in, open_storage
+from audit.reading.strays import belongs
+
+_OTHERS_MAX: Final = 1000
+"""Files of other names that are looked at, each as far as a segment is long."""
+Moved = tuple[Segment, Interval | None]
+"""A file all of whose records name other places, and the segment that they name."""
+
+
+def settle(replicas: list[Replica]) -> None:
+    """Find the ends of all logs (``find_ends``), by records that name their own places, and set aside what
+    holds others."""
+    find_ends(replicas)
+    while _leave_out_moved(replicas):
+        find_ends(replicas)
+    for replica in replicas:
+        _note_other_names(replica)
+
+
+def _leave_out_moved(replicas: list[Replica]) -> bool:
+    """Of a last file whose records all name other places no log is longer. Behind the end of all logs it is
+    none of the log's; where another log, or its own confirmOffset, says that the log went on there it is
+    damaged, as far as that. Whether there was any."""
+    moved = {at: found for at, r in enumerate(replicas) if (found := _moved_end(r, replicas)) is not None}
+    done = False
+    for at, (segment, home) in moved.items():
+        r = replicas[at]
+        others = [
+            moved[b][0].base if b in moved else other.end
+            for b, other in enumerate(replicas)
+            if b != at and not other.empty
+        ]
+        reach = max([r.confirmed, *others])
+        if reach <= segment.base and (others or _ended_before(r, segment)):
+            set_aside(r, [(segment, home)])
+            done = True
+        elif others and reach < min(r.end, r.reach):
+            r.reach, done = reach, True
+    return done
+
+
+def _moved_end(r: Replica, replicas: list[Replica]) -> Moved | None:
+    """The file in which the log ends, if no record there names its own place, and it was not one record whose
+    place was changed. Raises OSError."""
+    segment = r.segment_at(r.end - 1) if not r.empty else None
+    if segment is None:
+        return None
+    storage = open_storage(r.location)
+    try:
+        begin, end, read = segment.base, r.segment_end(segment), segment_reader(storage, segment)
+        data = window(read, begin, end - begin)
+        first = parse(data, 0, begin, end)
+        if first.problem != MISPLACED or find_record(read, begin, end, end) >= 0:
+            return None
+        place = _place(data, 0)
+        second = parse(data, first.size, begin + first.size, end)
+        if second.problem == MISPLACED:
+            copied = _place(data, first.size) - first.size == place
+        else:
+            own = data[: first.size]
+            copied = any(bytes_at(other, place, first.size) == own for other in replicas)
+        return (segment, belongs(storage, segment.file, r.segment_bytes)) if copied else None
+    finally:
+        storage.close()
+
+
+def _place(data: bytes, at: int) -> int:
+    """Where a record says that it stands."""
+    return int(struct.unpack_from(">q", data, at + 28)[0])
+
+
+def _ended_before(r: Replica, segment: Segment) -> bool:
+    """Did the log end inside an earlier file? A log goes on in the next one only when one is full."""
+    kept = r.segments
+    r.segments, r.end = [s for s in kept if s.base < segment.base], r.start
+    find_end(r, set())
+    ended = r.start < r.end < segment.base
+    r.segments = kept
+    find_end(r, set())
+    return ended
+
+
+def _note_other_names(r: Replica) -> None:
+    """What files of other names hold, of segments that the log has not."""
+    there = {s.base for s in r.segments} | {s.base for s, _ in r.unread}
+    known = {s.file for s, _ in r.stray}
+    storage = open_storage(r.location)
+    try:
+        for file in islice(_other_names(storage), _OTHERS_MAX):
+            if file in known:
+                continue
+            try:
+                size = storage.size(file)
+                whole = r.segment_bytes or size
+                home = belongs(storage, file, whole, whole) if whole else None
+            except OSError:
+                continue  # it is no segment, and nothing says that it was one
+            if home is not None and home[0] not in there:
+                r.stray.append((Segment(home[0], file, size), home))
+    finally:
+        storage.close()
+
+
+def _other_names(storage: Storage) -> Iterator[str]:
+    """Files of ``commitlog`` that have no segment's name, and those of folders in it."""
+    for name in storage.listdir("commitlog"):
+        file = f"commitlog/{name}"
+        if is_segment_name(name):
+            continue
+        try:
+            inside = names_in(storage, file)
+        except OSError:
+            continue
+        yield from (f"{file}/{inner}" for inner in inside) if inside else (file,)
