@@ -164,8 +164,8 @@ class Guarded(Protocol):
     remote: str
 
     @property
-    def untaken(self) -> int:
-        """Bytes written for the peer that it has not read."""
+    def held(self) -> int:
+        """Bytes that stay in memory for what was written for the peer and it has not read."""
 
     @property
     def frame_bytes(self) -> int:
@@ -247,13 +247,13 @@ class Tallies:
     def recount(self) -> None:
         """Nothing tells when a peer reads its last answers: look."""
         for connection in list(self.unread.by):
-            self.unread.note(connection, connection.untaken)
+            self.unread.note(connection, connection.held)
 
     async def recount_in(self, slice_: Slice) -> None:
         """``recount``, in slices."""
         for connection in list(self.unread.by):
             if connection in self.unread.by:
-                self.unread.note(connection, connection.untaken)
+                self.unread.note(connection, connection.held)
             await slice_.breathe()
 
     def check_invariants(self) -> None:
@@ -417,7 +417,7 @@ class Guard:
                 self._end(worst, "maxBegunFrameBytes", text)
 
     def on_unread(self, connection: Guarded, size: int) -> None:
-        """It left ``size`` bytes of answers unread. May end it, or the connection that left most."""
+        """What it left unread holds ``size`` bytes. May end it, or the connection of which most is held."""
         standing = connection.share.standing
         if standing is Standing.OWN:
             return  # what this side asks; its own callers wait for the answers
@@ -438,7 +438,7 @@ class Guard:
     def need_room(self, connection: Guarded, size: int) -> None:
         """Raises Refused, when ``size`` bytes of another client's are too many for this one: it answers with
         its connection for what it leaves unread, and others must not be able to fill that."""
-        if connection.untaken + size > self.limits.unread_bytes_per_connection // HANDED_PART:
+        if connection.held + size > self.limits.unread_bytes_per_connection // HANDED_PART:
             raise Refused(f"{connection.remote} does not read what it is sent", Response.SYSTEM_BUSY)
 
     def on_act(
@@ -526,7 +526,7 @@ class Guard:
                 self._probation[connection] = None
             log.info("%s: the key that %s proved itself with was taken out", self._name, connection.remote)
             self.on_frames(connection, connection.frame_bytes)
-            self.on_unread(connection, connection.untaken)
+            self.on_unread(connection, connection.held)
 
     def _drop(self, connection: Guarded) -> None:
         """It takes nothing of its standing any more."""

@@ -107,12 +107,36 @@ class Flush(enum.Enum):
     AFTER_READ = enum.auto()  # with all answers to what was just read
 
 
+def weight(part: Buffer) -> int:
+    """Bytes that stay in memory for the sake of ``part``: a rest keeps all of what it is cut from."""
+    return memoryview(part.obj).nbytes if isinstance(part, memoryview) else len(part)
+
+
+def alone(rest: Buffer) -> Buffer:
+    """``rest``, which the peer does not read now, without what it is cut from: copied when it is half of that
+    or less. So of an answer no more than the whole is copied in all, of one that the system takes nothing.
+    What is long is not copied in one go, and counts with its whole (``Outbox.held``)."""
+    if isinstance(rest, memoryview) and 2 * len(rest) <= weight(rest) and len(rest) <= 2 * PIECE_BYTES:
+        return bytes(rest)
+    return rest
+
+
 class Outbox:
     """What is to be sent, in order. ``sending``: a part of it was handed over, the rest follows in later
     turns of the loop. ``descriptor``: see ``runtime/direct``. ``kept``: the transport may still have some of
     what was handed over. ``emptied``: requests wait for it while the peer reads too little."""
 
-    __slots__ = ("_emptied", "descriptor", "flush", "frames", "kept", "sending", "size")
+    __slots__ = (
+        "_emptied",
+        "_kept_bytes",
+        "_longest",
+        "descriptor",
+        "flush",
+        "frames",
+        "kept",
+        "sending",
+        "size",
+    )
 
     def __init__(self) -> None:
         self.descriptor = NO_DESCRIPTOR
@@ -120,6 +144,7 @@ class Outbox:
         self.size = 0
         self.flush = Flush.NOT_DUE
         self.sending = self.kept = False
+        self._kept_bytes = self._longest = 0  # of what the transport was handed since it had nothing
         self._emptied: asyncio.Event | None = None
 
     def add(self, frame: bytes) -> None:
@@ -162,6 +187,29 @@ class Outbox:
         self.size -= PIECE_BYTES
         self.sending = True
         return found
+
+    def handed(self, left: Buffer, before: int) -> Buffer:
+        """``left``, as a transport that sends what it is given, and had ``before`` bytes yet, is to have it:
+        it keeps each of these whole until all of it has gone."""
+        left = alone(left)
+        if not before:
+            self._kept_bytes = self._longest = 0
+        size = weight(left)
+        self._kept_bytes += size
+        self._longest = max(self._longest, size)
+        return left
+
+    def free(self) -> None:
+        """The peer does not read: what is left of a long answer is no longer to keep all of it."""
+        if self.frames:
+            self.frames[0] = alone(self.frames[0])
+
+    def held(self, untaken: int) -> int:
+        """Bytes that stay in memory for what is here and the ``untaken`` ones of the transport."""
+        size = max(untaken, min(self._kept_bytes, untaken + self._longest)) if untaken else 0
+        if self.frames:
+            size += self.size - len(self.frames[0]) + weight(self.frames[0])
+        return size
 
     async def emptied(self) -> None:
         """Return when the peer has read most of what it was sent, or the connection has ended."""

@@ -10,6 +10,7 @@ from remoting.transport.endpoint import Endpoint
 from remoting.transport.inbox import ReadGate
 from remoting.transport.state import State
 from runtime.direct import NO_DESCRIPTOR, handed, taken_of
+from runtime.env import Buffer
 
 _CLOSED: Final = State.CLOSED
 _NOT_DUE, _AT_TURN, _AFTER_READ = Flush.NOT_DUE, Flush.AT_TURN, Flush.AFTER_READ
@@ -40,6 +41,12 @@ class Writer:
         """Bytes written for the peer that the system has not taken yet."""
         transport = self._transport
         return self._outbox.size + (transport.get_write_buffer_size() if transport is not None else 0)
+
+    @property
+    def held(self) -> int:
+        """Bytes that stay in memory for what is ``untaken``."""
+        transport = self._transport
+        return self._outbox.held(transport.get_write_buffer_size() if transport is not None else 0)
 
     def write(self, data: bytes) -> None:
         """Send whole frames already encoded. Nothing happens on a closed connection."""
@@ -93,7 +100,7 @@ class Writer:
         if not outbox.frames or self._state is _CLOSED or self._transport is None:
             return
         if outbox.sending:
-            self._endpoint.guard.on_unread(self._whole, self.untaken)
+            self._endpoint.guard.on_unread(self._whole, self.held)
         else:
             self._hand_over(self._transport)
 
@@ -115,10 +122,9 @@ class Writer:
         else:
             left = outbox.next_piece()
         if left:
-            transport.write(left)
-            outbox.kept = True
-        if (left or outbox.sending) and (unread := self.untaken):
-            guard.on_unread(self._whole, unread)
+            self._leave(transport, left)
+        if (left or outbox.sending) and (held := self.held):
+            guard.on_unread(self._whole, held)
         if outbox.sending and not gate.unread:
             guard.lines.writes.wait(self._whole)
         elif not gate.unread:
@@ -126,3 +132,14 @@ class Writer:
         if gate.sending != outbox.sending:
             gate.sending = outbox.sending
             self.regulate()
+
+    def _leave(self, transport: asyncio.Transport, left: Buffer) -> None:
+        """To the transport, what the system has not taken. What TLS is given it encrypts at once, and keeps
+        nothing of it."""
+        outbox = self._outbox
+        if outbox.descriptor >= 0:
+            left = outbox.handed(left, transport.get_write_buffer_size())
+        transport.write(left)
+        outbox.kept = True
+        if outbox.sending and transport.get_write_buffer_size():
+            outbox.free()

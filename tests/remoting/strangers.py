@@ -41,7 +41,7 @@ class Dialled:
     def __init__(self, port: int) -> None:
         self.share = Share()
         self.remote = f"10.0.0.1:{port}"
-        self.untaken = self.frame_bytes = 0
+        self.held = self.frame_bytes = 0
         self.ended = False
         self.guard: Guard | None = None
 

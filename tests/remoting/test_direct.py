@@ -12,7 +12,7 @@ import uvloop
 
 from remoting.codec import Command, encode
 from remoting.guard import Guard, Limits
-from remoting.transport.calls import AT_ONCE_BYTES
+from remoting.transport.calls import AT_ONCE_BYTES, PIECE_BYTES, Outbox, alone, weight
 from remoting.transport.connection import APART_BYTES, Connection
 from remoting.transport.endpoint import Endpoint
 from remoting.transport.together import write_all_now
@@ -99,6 +99,59 @@ def test_of_parts_the_system_does_not_take_the_rest_is_left() -> None:
     theirs.close()
     assert handed(ours.fileno(), [b"a", b"b"]) == b"ab"
     ours.close()
+
+
+@pytest.mark.parametrize("new_loop", LOOPS)
+def test_what_a_peer_leaves_unread_counts_as_what_stays_in_memory_for_it(new_loop: Any) -> None:
+    """A rest of 40 KB kept all 3 MB of its answer, and counted 40 KB."""
+
+    async def main() -> None:
+        connection, theirs = await linked()
+        loop, got, held_at = asyncio.get_running_loop(), bytearray(), dict[int, int]()
+        body = bytes(range(256)) * (3 << 12)
+        connection.send(Command(0, {}, body, opaque=7, flag=1))
+        for _ in range(5):
+            await asyncio.sleep(0)
+        whole = encode(Command(0, {}, body, opaque=7, flag=1))
+        while len(got) < len(whole):
+            outbox = connection._outbox
+            assert outbox.size <= sum(map(weight, outbox.frames)) <= connection.held, (
+                "what is held is counted"
+            )
+            assert connection.held <= 2 * connection.untaken + PIECE_BYTES, (
+                "and is not much more than is left"
+            )
+            assert bool(connection.held) == bool(connection.untaken), "it ends with what is left"
+            held_at[connection.untaken] = connection.held
+            got += await asyncio.wait_for(loop.sock_recv(theirs, 100_000), 10)
+            await asyncio.sleep(0)
+        assert got == whole
+        assert max(held_at.values()) > len(body) - PIECE_BYTES
+        assert held_at[min(held_at)] <= PIECE_BYTES
+        connection.abort()
+        theirs.close()
+
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(main())
+
+
+def test_a_rest_is_copied_when_its_whole_is_much_more_and_counts_with_it_otherwise() -> None:
+    whole = memoryview(bytes(4 * PIECE_BYTES))
+    assert alone(whole[:-1]).__class__ is memoryview
+    assert weight(whole[5:]) == len(whole)
+    assert alone(whole[2 * PIECE_BYTES :]).__class__ is bytes
+    long = memoryview(bytes(9 * PIECE_BYTES))
+    assert weight(alone(long[6 * PIECE_BYTES :])) == len(long), "not in one go"
+    assert weight(b"abc") == 3
+    outbox = Outbox()
+    outbox.handed(b"x" * 1000, 0)
+    assert [outbox.held(untaken) for untaken in (1000, 1, 0)] == [1000, 1000, 0], (
+        "all of it until it has gone"
+    )
+    outbox.handed(b"x" * 10, 1)
+    assert [outbox.held(untaken) for untaken in (1010, 11, 5)] == [1010, 1010, 1005]
+    outbox.handed(b"x" * 10, 0)
+    assert outbox.held(10) == 10, "what has gone is forgotten"
 
 
 async def test_a_broken_connection_ends_at_its_next_answer() -> None:

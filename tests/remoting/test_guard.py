@@ -338,7 +338,7 @@ def test_without_a_key_who_claims_to_be_a_peer_is_capped() -> None:
     assert connections[-1].share.standing is Standing.CLIENT
     for connection in connections[:3]:
         connection.guard = guard
-        connection.untaken = 900
+        connection.held = 900
         guard.on_unread(connection, 900)
     assert [connection.ended for connection in connections[:3]].count(True) == 1, "2,000 bytes"
 
@@ -504,7 +504,7 @@ def test_the_invariants_see_one_that_ended_and_still_counts() -> None:
 class One:
     """A connection that is looked at."""
 
-    closed, handling, last_io, untaken = False, 0, 0.0, 5
+    closed, handling, last_io, held = False, 0, 0.0, 5
 
     def __init__(self, looked: list["One"]) -> None:
         self.looked = looked

@@ -147,11 +147,12 @@ async def test_a_peer_that_does_not_read_is_handed_no_more_until_it_does() -> No
 
 
 async def test_what_waits_to_be_handed_over_counts_against_the_caps() -> None:
-    connection, wire = linked(unread_bytes_per_connection=6 * PIECE_BYTES)
+    connection, wire = linked(unread_bytes_per_connection=8 * PIECE_BYTES)
     wire.held = True
     connection.send(long_answer(1))
     await rounds([wire], 3)
     assert not connection.closed
+    assert connection.held == wire.get_write_buffer_size() + len(LONG), "the rest keeps the whole answer"
     connection.send(long_answer(2))
     await rounds([wire], 3)
     assert wire.ended == "aborted"
