@@ -48,7 +48,9 @@ class StoreConfig(ServerConfig):
     sync_flush_timeout_ms: int = key(
         "syncFlushTimeout",
         5000,
-        "SYNC_FLUSH: an answer waits for the disk at most, ms; then it is FLUSH_DISK_TIMEOUT",
+        "SYNC_FLUSH: an answer waits for the disk at most, ms; then it is FLUSH_DISK_TIMEOUT. Where the"
+        " master's own copy is one of those that the answer needs (a master alone; mode all), what its disk"
+        " lacks counts as a copy that is not there: slaveTimeout ends the wait, as FLUSH_SLAVE_TIMEOUT",
         least=1,
     )
     delete_when: str = key(
