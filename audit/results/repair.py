@@ -144,6 +144,10 @@ def _lost(f: Finding) -> bool:
     return f.kind == "acked_missing" and f.copies == 0 and bool(f.topic)
 
 
+def _no_log_goes_on(f: Finding) -> bool:
+    return f.kind == "short_tail" and f.severity == ERROR and not f.copies
+
+
 class _Advice:
     """``_anew``: the replica that may begin with an empty store. There is one at once, and no other command
     reads from it. ``_overwritten``: how many commands there are for single stretches, by replica; ``_kept``:
@@ -160,10 +164,7 @@ class _Advice:
         lost = any(map(_lost, findings))
         self._kept = {f.replica for f in findings if lost and f.kind == "phys_offset_mismatch"}
         self._kept |= {r.name for r in replicas if lost and r.misnamed}
-        self._lacks_all = any(
-            f.kind == "short_tail" and f.severity == ERROR and not f.copies and f.replica in self._replicas
-            for f in findings
-        )
+        self._lacks_all = any(_no_log_goes_on(f) and f.replica in self._replicas for f in findings)
 
     def _first_anew(self, findings: Sequence[Finding]) -> tuple[Replica | None, Replica | None]:
         for f in sorted(findings, key=_rank):
@@ -192,12 +193,8 @@ class _Advice:
             return None
         if f.kind in _COPIED or _is_of_empty_file(f, own):
             return self._copied(f, own)
-        if f.replica in self._kept and f.kind in _BY_REPAIR | _BY_LOG:
-            return own.name, "", _MISPLACED
-        if f.kind in _BY_LOG and f.phys_offset >= own.end:
-            return own.name, "", _BEHIND
-        if self._lacks_all and (f.kind in _BY_LOG or (f.kind in _BY_REPAIR and f.copies)):
-            return own.name, "", _TRACES
+        if why_not := self._why_no_repair(f, own):
+            return own.name, "", why_not
         if f.kind in _BY_REPAIR and f.copies:
             return self._repaired(f, own)
         if f.kind in _BY_LOG:
@@ -205,6 +202,15 @@ class _Advice:
         if f.kind == "divergent_suffix" and f.severity == ERROR:
             return own.name, _export(f, own) if self._right.is_plain(own) else "", _SUFFIX
         return None
+
+    def _why_no_repair(self, f: Finding, own: Replica) -> str:
+        """Of what a repair would mend else; empty: it may."""
+        if f.replica in self._kept and f.kind in _BY_REPAIR | _BY_LOG:
+            return _MISPLACED
+        if f.kind in _BY_LOG and f.phys_offset >= own.end:
+            return _BEHIND
+        mended = f.kind in _BY_LOG or (f.kind in _BY_REPAIR and f.copies)
+        return _TRACES if mended and self._lacks_all else ""
 
     def _of_log(self, own: Replica) -> tuple[str, str, str]:
         whole, compared = not self._right.is_named(own, own.start, own.end), self._right.compared(own)
