@@ -149,11 +149,11 @@ def taken(facts: Facts, looked: Mapping[int, Beside]) -> dict[int, Interval]:
 
 def not_by_retention(facts: Facts, looked: Mapping[int, Beside]) -> list[Interval]:
     """What logs lack, and no retention took: their starts since they stopped, what lies there and cannot be
-    read, or has another name, and the ends that they lost."""
+    read, or has another segment's name, and the ends that they lost."""
     found = taken_from_all(facts, looked)
     for at, r in enumerate(facts.replicas):
         found += [(unread.base, r.segment_end(unread)) for unread, _ in r.unread]
-        found += r.misnamed
+        found += r.moved
         # Nothing says how far a log reached that is gone, and confirmed nothing.
         lost_all = r.had_records and not (r.segments or r.unread or r.confirmed)
         promised = ALL if lost_all else r.promised

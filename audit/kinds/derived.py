@@ -43,14 +43,15 @@ def tasks(
 
 
 def _of_batches(task: DerivedTask, r: Replica, own: Beside, ends: Mapping[Queue, int]) -> DerivedTask:
-    """RocketMQ leaves the entries of a log that it cut behind the queue's end; keelmq changes none, and adds
-    none for what it appends."""
+    """RocketMQ leaves the entries of a log that it cut behind the queue's end, and enters what is confirmed;
+    keelmq changes none, and adds none for what it appends."""
     whole = r.clean and not own.ours and tail_from(r) >= r.end
     cut_from = r.epochs[1][1] if len(r.epochs) > 1 else 1 << 62
     return replace(
         task,
         place_end=ends.get((task.topic, task.queue_id), -1) if whole else -1,
         cut_from=0 if own.ours else cut_from,
+        entered=r.confirmed if r.clean and not own.ours else -1,
     )
 
 

@@ -85,9 +85,8 @@ class DerivedTask:
     log: Log
     ended: bool
     place_end: int = -1  # where the queue ends in the log; -1: it need not have entries up to there
-    cut_from: int = (
-        1 << 62
-    )  # entries from here on may be left over of a log that was cut; 0: keelmq ran on it
+    cut_from: int = 1 << 62  # entries of records from here on may be left over, of a log that was cut
+    entered: int = -1  # so far each batch of the log was entered before the store stopped; -1: not known
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -220,15 +219,15 @@ class _Batch(_Check):
 
     def _left_over(self, offset: int) -> bool:
         """May an entry at the queue's end be of a record that was cut? Not where a batch of this queue stands
-        that no other entry names: RocketMQ entered what it appended there before it stopped in order."""
+        that no other entry names, and that was entered."""
         task = self._task
         if offset < task.cut_from:
             return False
-        if not task.cut_from or not task.ended or offset < self._behind:
+        record = self._record(offset) if self._behind <= offset < task.entered else None
+        if record is None or offset + record.size > task.entered:
             return True
-        record = self._record(offset)
-        own = record is not None and (record.topic, record.queue_id) == (task.topic, task.queue_id)
-        return not (own and record is not None and record.sys_flag & INNER_BATCH)
+        own = (record.topic, record.queue_id) == (task.topic, task.queue_id)
+        return not (own and record.sys_flag & INNER_BATCH)
 
     def _right(self, entry: Any) -> bool:
         record = self._record(int(entry["offset"]))

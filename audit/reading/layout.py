@@ -95,6 +95,11 @@ class Replica:
         return [span for _, span in self.stray if span is not None]
 
     @property
+    def moved(self) -> list[Interval]:
+        """Of ``misnamed`` what no copy that somebody made beside the log can be: it has a segment's name."""
+        return [span for file, span in self.stray if span is not None and is_segment_name(file.name)]
+
+    @property
     def empty(self) -> bool:
         return self.end <= self.start
 

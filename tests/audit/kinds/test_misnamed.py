@@ -49,9 +49,8 @@ HARMS = {
     "renamed": _renamed,
     "renamed, with a torn head": _cut_head,
     "a link to nothing": _unmounted,
-    "as .old": _as_old,
-    "in a folder": _in_a_folder,
 }
+BESIDE = {"as .old": _as_old, "in a folder": _in_a_folder}
 
 
 def _group(
@@ -86,8 +85,21 @@ def test_what_a_name_still_stands_for_was_not_taken_by_retention(
     assert report.verdict == "diverged"
 
 
+@pytest.mark.parametrize("harmed", [(1,), (0, 1, 2)])
+@pytest.mark.parametrize("how", BESIDE)
+def test_of_a_name_that_is_no_segments_nobody_knows_whether_it_was_renamed_or_copied(
+    how: str, harmed: tuple[int, ...], tmp_path: Path
+) -> None:
+    """A copy that somebody made says nothing of retention: nothing is lost by it, and it is never clean."""
+    stores, writer, ledger = _group(tmp_path, harmed, BESIDE[how])
+    report = run_local(stores, ledger)
+    first = sum(int(str(row["phys_offset"])) < SEGMENT for row in writer.rows)
+    assert (report.verdict, report.lost, report.expired, report.none_lost) == ("warnings", 0, first, False)
+    assert [(f.kind, f.replica) for f in report.findings] == [("file_corrupt", f"r{at}") for at in harmed]
+
+
 def test_the_step_of_what_is_lost_leads_to_the_file_that_holds_it(tmp_path: Path) -> None:
-    stores, _, ledger = _group(tmp_path, (1,), _as_old)
+    stores, _, ledger = _group(tmp_path, (1,), _renamed)
     report = run_local(stores, ledger)
     told = [(step.replica, step.why) for step in steps(report.findings, report.replicas)]
     assert [replica for replica, _ in told] == ["*", "r1"]
@@ -96,9 +108,9 @@ def test_the_step_of_what_is_lost_leads_to_the_file_that_holds_it(tmp_path: Path
 
 
 @pytest.mark.parametrize("ledger", [True, False])
-@pytest.mark.parametrize("how", HARMS)
+@pytest.mark.parametrize("how", HARMS | BESIDE)
 def test_no_step_empties_a_store_with_such_a_name(how: str, ledger: bool, tmp_path: Path) -> None:
-    stores, writer, path = _group(tmp_path, (1,), HARMS[how])
+    stores, writer, path = _group(tmp_path, (1,), (HARMS | BESIDE)[how])
     write_epochs(stores[1], [(1, 0), (2, int(str(writer.rows[40]["phys_offset"])))])
     report = run_local(stores, path if ledger else None)
     assert [f.replica for f in _of(report, "epoch_mismatch")] == ["r1"]
