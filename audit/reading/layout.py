@@ -96,8 +96,9 @@ class Replica:
 
     @property
     def moved(self) -> list[Interval]:
-        """Of ``misnamed`` what no copy that somebody made beside the log can be: it has a segment's name."""
-        return [span for file, span in self.stray if span is not None and is_segment_name(file.name)]
+        """Of ``misnamed`` what is no copy that somebody keeps beside the log: it has a segment's name."""
+        named = ((file.file.removeprefix("commitlog/"), span) for file, span in self.stray)
+        return [span for name, span in named if span is not None and is_segment_name(name)]
 
     @property
     def empty(self) -> bool:

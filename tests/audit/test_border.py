@@ -10,7 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from audit.engines.local import LocalEngine
-from audit.reading.layout import Replica, find_ends
+from audit.reading.aside import settle
+from audit.reading.layout import Replica
 from audit.reading.storage import LocalStorage, StoreSpec, open_storage, shown
 from audit.run import Report, audit
 from audit.sources import unpacked
@@ -229,11 +230,11 @@ def test_a_consumer_that_goes_on_while_the_log_is_read_is_not_beyond_it(
         (store / "config" / "consumerOffset.json").write_text('{"offsetTable":{"T@g":{7:5}}}')
 
     def meanwhile(replicas: list[Replica]) -> None:
-        find_ends(replicas)
+        settle(replicas)
         for store in stores:
             (store / "config" / "consumerOffset.json").write_text('{"offsetTable":{"T@g":{7:9}}}')
 
-    monkeypatch.setattr("audit.run.find_ends", meanwhile)
+    monkeypatch.setattr("audit.run.settle", meanwhile)
     assert run_local(stores, None).findings == []
 
 
