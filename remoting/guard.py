@@ -422,7 +422,7 @@ class Guard:
         if standing is Standing.OWN:
             return  # what this side asks; its own callers wait for the answers
         if size > self.limits.unread_bytes_per_connection:
-            self._end(connection, "maxUnreadBytesPerConnection", f"it left {size} bytes unread")
+            self._end(connection, "maxUnreadBytesPerConnection", f"what it left unread holds {size} bytes")
             return
         tallies = self.tallies.get(standing)
         if tallies is not None:
@@ -431,7 +431,7 @@ class Guard:
                 tallies.recount()  # others may have read since
                 worst = tallies.unread.worst()
             while worst is not None:
-                text = f"it left {tallies.unread.by[worst]} bytes unread"
+                text = f"what it left unread holds {tallies.unread.by[worst]} bytes"
                 self._end(worst, "maxUnreadBytes", text)
                 worst = tallies.unread.worst()
 

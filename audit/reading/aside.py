@@ -1,12 +1,12 @@
 """Which files of ``commitlog`` are no part of its log, although they hold records?
 
-A record names its place, so what a file of another name holds is told by its records: no retention took it.
-And a file that stands under a later segment's name says nothing of where the log ends.
+A record names its place, so what a file of another name holds is told by its records. A file that stands
+under a later segment's name says nothing of where the log ends, and no retention took what it holds; one of
+no segment's name may be a copy that somebody made.
 """
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterator
 from itertools import islice
 from typing import Final
@@ -25,7 +25,7 @@ from audit.reading.layout import (
 from audit.reading.record import MISPLACED, parse
 from audit.reading.scan import find_record, window
 from audit.reading.storage import Storage, names_in, open_storage
-from audit.reading.strays import belongs
+from audit.reading.strays import belongs, place_of
 
 _OTHERS_MAX: Final = 1000
 """Files of other names that are looked at, each as far as a segment is long."""
@@ -78,21 +78,16 @@ def _moved_end(r: Replica, replicas: list[Replica]) -> Moved | None:
         first = parse(data, 0, begin, end)
         if first.problem != MISPLACED or find_record(read, begin, end, end) >= 0:
             return None
-        place = _place(data, 0)
+        place = place_of(data, 0)
         second = parse(data, first.size, begin + first.size, end)
         if second.problem == MISPLACED:
-            copied = _place(data, first.size) - first.size == place
+            copied = place_of(data, first.size) - first.size == place
         else:
             own = data[: first.size]
             copied = any(bytes_at(other, place, first.size) == own for other in replicas)
         return (segment, belongs(storage, segment.file, r.segment_bytes)) if copied else None
     finally:
         storage.close()
-
-
-def _place(data: bytes, at: int) -> int:
-    """Where a record says that it stands."""
-    return int(struct.unpack_from(">q", data, at + 28)[0])
 
 
 def _ended_before(r: Replica, segment: Segment) -> bool:

@@ -43,12 +43,17 @@ def _heads(data: bytes) -> list[int]:
     return sorted(found)
 
 
+def place_of(data: bytes, at: int) -> int:
+    """Where a record says that it stands."""
+    return int(struct.unpack_from(">q", data, at + 28)[0])
+
+
 def _base(data: bytes, head: int, at: int, segment_bytes: int) -> int:
     """Where the segment begins in which a record says that it stands; -1: here is no sound one of a
     segment."""
     if len(data) - head < _HEAD_BYTES:
         return -1
-    place = int(struct.unpack_from(">q", data, head + 28)[0])
+    place = place_of(data, head)
     base = place - head - at
     if base < 0 or base % segment_bytes:
         return -1

@@ -207,7 +207,7 @@ class _Advice:
         """Of what a repair would mend else; empty: it may."""
         if f.replica in self._kept and f.kind in _BY_REPAIR | _BY_LOG:
             return _MISPLACED
-        if f.kind in _BY_LOG and f.phys_offset >= own.end:
+        if f.kind.startswith("cq_") and f.phys_offset >= own.end:  # an index is made anew, queues go on
             return _BEHIND
         mended = f.kind in _BY_LOG or (f.kind in _BY_REPAIR and f.copies)
         return _TRACES if mended and self._lacks_all else ""

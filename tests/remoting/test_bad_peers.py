@@ -160,7 +160,7 @@ def test_a_peer_that_reads_nothing_at_all_is_dropped(caplog: pytest.LogCaptureFi
             writer.close()
 
     run(work)
-    assert "bytes unread" in caplog.text
+    assert "what it left unread holds" in caplog.text
     assert len(lines_of(caplog)) == 1
 
 

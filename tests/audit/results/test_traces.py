@@ -34,14 +34,16 @@ def test_what_names_records_behind_the_end_is_left_to_a_rejoin(tmp_path: Path) -
     cut(stores[1], 2 * SEGMENT)
     report = run_local(stores, ledger)
     [short] = _told(report, "short_tail")
-    behind = Finding("index_wrong", WARN, "r1", "index/1", phys_offset=short.phys_offset, until=short.until)
-    assert link([short, behind], ["r0", "r1", "r2"])[1].caused_by == short.id
+    behind = Finding("cq_dangling", WARN, "r1", "queue", phys_offset=short.phys_offset, until=short.until)
+    for found in (behind, replace(behind, kind="index_wrong")):
+        assert link([short, found], ["r0", "r1", "r2"])[1].caused_by == short.id
     report.findings.append(behind)  # as of a running log, where a lag explains nothing
     told = steps(report.findings, report.replicas)
     assert not any(step.command.startswith("keelmq store repair") for step in told)
     assert any("no repair makes that" in step.why for step in told)
-    report.findings[-1] = replace(behind, phys_offset=0, until=100)
-    assert any(command.startswith("keelmq store repair") for command in _commands(report))
+    for mended in (replace(behind, phys_offset=0, until=100), replace(behind, kind="index_wrong")):
+        report.findings[-1] = mended
+        assert any(command.startswith("keelmq store repair") for command in _commands(report))
 
 
 def test_no_repair_while_no_log_goes_on_where_one_has_to(tmp_path: Path) -> None:
