@@ -40,6 +40,7 @@ def settle(replicas: list[Replica]) -> None:
     while _leave_out_moved(replicas):
         find_ends(replicas)
     for replica in replicas:
+        _note_moved(replica)
         _note_other_names(replica)
 
 
@@ -101,9 +102,40 @@ def _ended_before(r: Replica, segment: Segment) -> bool:
     return ended
 
 
+def _note_moved(r: Replica) -> None:
+    """Files under the names of the log's segments, or of later ones, that hold a segment which the log has
+    not: moved over one of it, or behind its end with a head that is torn."""
+    there, storage = _bases(r), open_storage(r.location)
+    try:
+        for segment in r.segments:
+            try:
+                home = _home_of(storage, r, segment)
+            except OSError:
+                continue  # what cannot be read is told where the log is read
+            if home is not None and home[0] not in there:
+                r.stray.append((segment, home))
+    finally:
+        storage.close()
+
+
+def _home_of(storage: Storage, r: Replica, segment: Segment) -> Interval | None:
+    """The segment that a file's records name, if none of them names its own place."""
+    begin, end, read = segment.base, r.segment_end(segment), segment_reader(storage, segment)
+    at = storage.data_from(segment.file, 0)
+    if at is None or not parse(window(read, begin, end - begin), 0, begin, end).problem:
+        return None
+    if find_record(read, begin + at, begin + segment.size_bytes, end) >= 0:
+        return None
+    return belongs(storage, segment.file, r.segment_bytes)
+
+
+def _bases(r: Replica) -> set[int]:
+    return {s.base for s in r.segments} | {s.base for s, _ in r.unread}
+
+
 def _note_other_names(r: Replica) -> None:
     """What files of other names hold, of segments that the log has not."""
-    there = {s.base for s in r.segments} | {s.base for s, _ in r.unread}
+    there = _bases(r)
     known = {s.file for s, _ in r.stray}
     storage = open_storage(r.location)
     try:

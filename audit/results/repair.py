@@ -148,6 +148,11 @@ def _no_log_goes_on(f: Finding) -> bool:
     return f.kind == "short_tail" and f.severity == ERROR and not f.copies
 
 
+def _holds_alone(r: Replica, replicas: Sequence[Replica]) -> bool:
+    """Has it a segment under another one's name that no other log begins?"""
+    return any(not any(o is not r and o.start <= begin < o.end for o in replicas) for begin, _ in r.moved)
+
+
 class _Advice:
     """``_anew``: the replica that may begin with an empty store. There is one at once, and no other command
     reads from it. ``_overwritten``: how many commands there are for single stretches, by replica; ``_kept``:
@@ -163,7 +168,7 @@ class _Advice:
         self._overwritten: Counter[str] = Counter()
         lost = any(map(_lost, findings))
         self._kept = {f.replica for f in findings if lost and f.kind == "phys_offset_mismatch"}
-        self._kept |= {r.name for r in replicas if lost and r.misnamed}
+        self._kept |= {r.name for r in replicas if (lost and r.misnamed) or _holds_alone(r, replicas)}
         self._lacks_all = any(_no_log_goes_on(f) and f.replica in self._replicas for f in findings)
 
     def _first_anew(self, findings: Sequence[Finding]) -> tuple[Replica | None, Replica | None]:

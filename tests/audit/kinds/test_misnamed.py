@@ -4,6 +4,7 @@ nothing, no retention took; nobody is told to empty that store."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -31,6 +32,17 @@ def _cut_head(store: Path) -> None:
     _renamed(store)
 
 
+def _behind(store: Path, head: int, byte: bytes) -> None:
+    """Under the name of a segment behind the log's end, its first bytes torn."""
+    raw = _first(store).read_bytes()
+    _first(store).unlink()
+    (store / "commitlog" / f"{9 * SEGMENT:020d}").write_bytes(byte * head + raw[head:])
+
+
+def _over(store: Path, base: int) -> None:
+    _first(store).rename(store / "commitlog" / f"{base:020d}")
+
+
 def _unmounted(store: Path) -> None:
     _first(store).unlink()
     _first(store).symlink_to(store / "not" / "there")
@@ -45,12 +57,15 @@ def _in_a_folder(store: Path) -> None:
     _first(store).rename(store / "commitlog" / "kept" / f"{0:020d}")
 
 
-HARMS = {
+HARMS: dict[str, Callable[[Path], None]] = {
     "renamed": _renamed,
     "renamed, with a torn head": _cut_head,
+    "behind the end": partial(_behind, head=0, byte=b""),
+    "behind the end, with a torn head": partial(_behind, head=8, byte=b"\xff"),
+    "behind the end, without a size": partial(_behind, head=4, byte=b"\0"),
     "a link to nothing": _unmounted,
 }
-BESIDE = {"as .old": _as_old, "in a folder": _in_a_folder}
+BESIDE: dict[str, Callable[[Path], None]] = {"as .old": _as_old, "in a folder": _in_a_folder}
 
 
 def _group(
@@ -105,6 +120,27 @@ def test_the_step_of_what_is_lost_leads_to_the_file_that_holds_it(tmp_path: Path
     assert [replica for replica, _ in told] == ["*", "r1"]
     assert "that one's step comes first" in told[0][1]
     assert "put it back under that name" in told[1][1]
+
+
+@pytest.mark.parametrize("placed", [True, False])
+@pytest.mark.parametrize("harmed", [(1,), (0, 1, 2)])
+@pytest.mark.parametrize("base", [SEGMENT, 2 * SEGMENT, 9 * SEGMENT])
+def test_what_was_moved_over_another_segment_was_not_taken_by_retention(
+    base: int, harmed: tuple[int, ...], placed: bool, tmp_path: Path
+) -> None:
+    """Nor does a step write over the only copy of it. What nothing tells the place of counts as there where a
+    log holds it, be it in a wrong place."""
+    stores, writer, ledger = _group(tmp_path, harmed, partial(_over, base=base))
+    if not placed:
+        ledger.write_text(ledger.read_text().replace('"phys_offset"', '"place"'))
+    report = run_local(stores, ledger)
+    gone = {0, base} if len(harmed) == 3 else {0}
+    lines = sum(int(str(row["phys_offset"])) // SEGMENT * SEGMENT in gone for row in writer.rows)
+    assert (report.verdict, report.expired) == ("diverged", 0)
+    if placed:
+        assert (report.lost, report.none_lost) == (lines, False)
+    assert {f.replica for f in _of(report, "file_corrupt")} == {f"r{at}" for at in harmed}
+    assert [step.command for step in steps(report.findings, report.replicas) if step.command] == []
 
 
 @pytest.mark.parametrize("ledger", [True, False])
