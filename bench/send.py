@@ -10,9 +10,10 @@ beside, ``--python`` keelmq without its compiled path, ``--before`` another chec
 broker). CPU is what the operating system accounts to the broker processes (user + system). Each row is the
 median of ``--repeat`` runs of ``--seconds`` at each of ``--starts`` starts of the brokers, the sides in turn;
 ``spread`` is the lowest and the highest. The JVM gets ``--warm-up`` seconds of load first, a part of each
-kind of work, keelmq a tenth. ``path``: which path of sends the broker said it has; ``fast``: the share of
-keelmq's messages that took its fast path, by its own counter; ``refused``: the share of sends that were
-answered with an error, at the worst (flow control), CPU counts for those stored.
+kind of work, keelmq a tenth; before each work the stores leave the page cache (``bench/page_cache.py``).
+``path``: which path of sends the broker said it has; ``fast``: the share of keelmq's messages that took its
+fast path, by its own counter; ``refused``: the share of sends that were answered with an error, at the worst
+(flow control), CPU counts for those stored.
 """
 
 from __future__ import annotations
@@ -44,6 +45,7 @@ from admin.certs import CertDirectory  # noqa: E402
 from admin.local.cluster import LocalCluster  # noqa: E402
 from bench import load  # noqa: E402
 from bench.load import Work  # noqa: E402
+from bench.page_cache import forget  # noqa: E402
 from bench.provenance import machine  # noqa: E402
 from chaos.worlds import rocketmq  # noqa: E402
 from chaos.worlds.rocketmq_live import RocketMQWorld  # noqa: E402
@@ -258,8 +260,8 @@ Runs = dict[str, list[dict[str, Any]]]
 """Side -> what each run of one work found."""
 
 
-def measure(sides: list[Side], works: list[Work], given: argparse.Namespace) -> list[Runs]:
-    """The runs of each of ``works``, on brokers that were just started."""
+def measure(sides: list[Side], works: list[Work], given: argparse.Namespace, stores: Path) -> list[Runs]:
+    """The runs of each of ``works``, on brokers that were just started; their files are below ``stores``."""
     for side in sides:
         create_topic(side.address)
         # The JIT needs load to compile what it will measure; Python has nothing to warm but its caches.
@@ -268,6 +270,7 @@ def measure(sides: list[Side], works: list[Work], given: argparse.Namespace) -> 
             side.load(work, max(given.warm_up * share / len(WARMING), 0.5))
     found: list[Runs] = []
     for work in works:
+        forget(stores)
         runs: Runs = {side.name: [] for side in sides}
         for turn in range(given.repeat):
             for side in sides if turn % 2 == 0 else reversed(sides):
@@ -362,7 +365,7 @@ async def bench(given: argparse.Namespace, scratch: Path) -> list[dict[str, Any]
                     sides.append(stack.enter_context(tls))
                 if given.peer == "rocketmq":
                     sides.append(stack.enter_context(rocketmq_broker(at / "r", given.base_port + 200)))
-                starts.append(measure(sides, works, given))
+                starts.append(measure(sides, works, given, at))
         rows += rows_of(works, starts, "1 broker")
     if 3 in given.brokers:
         works = [work for work in GROUP_WORKS if given.only in str(work)]
@@ -373,7 +376,7 @@ async def bench(given: argparse.Namespace, scratch: Path) -> list[dict[str, Any]
                 sides.append(await stack.enter_async_context(secured))
             if given.peer == "rocketmq":
                 sides.append(await stack.enter_async_context(rocketmq_group(scratch / "r-group")))
-            rows += rows_of(works, [measure(sides, works, given)], "3 brokers")
+            rows += rows_of(works, [measure(sides, works, given, scratch)], "3 brokers")
     return rows
 
 
