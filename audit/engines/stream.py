@@ -16,7 +16,8 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from audit.engines.options import NAME
 from audit.engines.tables import TableReader, Wanted, schema_of
-from audit.reading.layout import Replica, find_ends, load
+from audit.reading.aside import find_own_ends
+from audit.reading.layout import Replica, load
 from audit.reading.live import CONFIRMED, WRITTEN, Position, look, proven
 from audit.reading.storage import StoreSpec, parse_stores
 from model.errors import ConfigError, MqError
@@ -76,7 +77,7 @@ class StreamReader(DataSourceStreamReader):
             if name not in end["stores"]:
                 continue
             replica = load(spec)
-            find_ends([replica])
+            find_own_ends([replica])
             events, resumed = _losses(replica, self._position(start, spec))
             self._refuse(name, events)
             found += [InputPartition((name, {"event": event})) for event in events]
@@ -107,7 +108,9 @@ class StreamReader(DataSourceStreamReader):
         """Nothing stays open."""
 
     def _first(self, spec: StoreSpec) -> Position:
-        return Position(load(spec).start)
+        replica = load(spec)
+        find_own_ends([replica])
+        return Position(replica.start)
 
     def _position(self, offsets: dict[str, Any], spec: StoreSpec) -> Position:
         """A store that is new to the query begins where its log does."""

@@ -25,9 +25,10 @@ from audit.engines.lines import LINES, ranges, read_lines
 from audit.engines.options import NAME
 from audit.intervals import Interval, in_both
 from audit.plan import CHUNK_BYTES_MIN, covered, tasks
+from audit.reading.aside import find_own_ends
 from audit.reading.beside import look_beside
 from audit.reading.index_rows import INDEXED, index_parts, read_index
-from audit.reading.layout import Replica, Segment, bytes_at, find_ends, load
+from audit.reading.layout import Replica, Segment, bytes_at, load
 from audit.reading.queue_files import ENTRIES, QueueFile, look, read_entries
 from audit.reading.record import RECORD_BYTES_MAX, Record, parse
 from audit.reading.storage import StoreSpec, parse_stores
@@ -198,7 +199,7 @@ class TableReader(DataSourceReader):
         specs = parse_stores(self.paths)
         if self.table in ("records", "damage", "digests", "index"):
             replicas = [load(spec) for spec in specs]
-            find_ends(replicas)
+            find_own_ends(replicas)
             if self.table != "index":
                 return self.stretches(replicas)
             return [

@@ -29,19 +29,26 @@ from audit.reading.strays import belongs, place_of
 
 _OTHERS_MAX: Final = 1000
 """Files of other names that are looked at, each as far as a segment is long."""
+_HEAD_BYTES: Final = 36
+"""As far as a record's place."""
 Moved = tuple[Segment, Interval | None]
 """A file all of whose records name other places, and the segment that they name."""
 
 
 def settle(replicas: list[Replica]) -> None:
-    """Find the ends of all logs (``find_ends``), by records that name their own places, and set aside what
-    holds others."""
-    find_ends(replicas)
-    while _leave_out_moved(replicas):
-        find_ends(replicas)
+    """Find the ends of all logs, and note what files hold that are no part of them."""
+    find_own_ends(replicas)
     for replica in replicas:
         _note_moved(replica)
         _note_other_names(replica)
+
+
+def find_own_ends(replicas: list[Replica]) -> None:
+    """The ends of all logs (``find_ends``), by records that name their own places; what holds others is set
+    aside. Where nothing was moved it reads a record's head more of each log."""
+    find_ends(replicas)
+    while _leave_out_moved(replicas):
+        find_ends(replicas)
 
 
 def _leave_out_moved(replicas: list[Replica]) -> bool:
@@ -75,6 +82,9 @@ def _moved_end(r: Replica, replicas: list[Replica]) -> Moved | None:
     storage = open_storage(r.location)
     try:
         begin, end, read = segment.base, r.segment_end(segment), segment_reader(storage, segment)
+        head = read(begin, _HEAD_BYTES)
+        if len(head) < _HEAD_BYTES or place_of(head, 0) == begin:
+            return None
         data = window(read, begin, end - begin)
         first = parse(data, 0, begin, end)
         if first.problem != MISPLACED or find_record(read, begin, end, end) >= 0:

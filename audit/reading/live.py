@@ -13,7 +13,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple, Self
 
-from audit.reading.layout import UNREADABLE, Replica, Segment, bytes_at, find_ends, load, segment_reader
+from audit.reading.aside import find_own_ends
+from audit.reading.layout import UNREADABLE, Replica, Segment, bytes_at, load, segment_reader
 from audit.reading.record import MAGIC_BLANK, RECORD_BYTES_MAX, RECORD_BYTES_MIN, crc32, ends_whole, parse
 from audit.reading.scan import WINDOW_BYTES, find_record
 from audit.reading.storage import StoreSpec, open_storage, shown
@@ -63,7 +64,7 @@ def look(spec: StoreSpec, up_to: str = "", before: Position | None = None) -> tu
     where the store has epochs and so a group. ``before``: an earlier position, whose marks are kept.
     """
     replica = load(spec)
-    find_ends([replica])
+    find_own_ends([replica])
     _refuse_unread(replica, confirmed=up_to in ("", CONFIRMED))
     limit = replica.end
     if up_to == CONFIRMED or (not up_to and replica.of_epochs and replica.confirmed):

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import shutil
 import struct
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from audit.reading.layout import find_ends
+from audit.reading.live import look
+from audit.reading.storage import LocalStorage, StoreSpec
 from model.errors import ConfigError
 from tests.audit.stores import SEGMENT, LogWriter, copies, patch, record, write_epochs
 
@@ -198,6 +202,46 @@ def test_damage_in_a_log_is_passed_and_is_a_stream_of_its_own(tmp_path: Path) ->
     assert len(Query(log.root).keys()) == 59
     (row,) = Query(log.root, table="damage").batch()
     assert (row["kind"], row["offset"]) == ("unreadable_region", log.rows[3]["phys_offset"])
+
+
+def test_a_file_that_was_moved_behind_the_end_is_no_end(tmp_path: Path) -> None:
+    """As an audit has it. A stream that read on behind it would never read what comes next."""
+    log = made(tmp_path)
+    folder = log.root / "commitlog"
+    shutil.copy(folder / f"{0:020d}", folder / f"{5 * SEGMENT:020d}")
+    query = Query(log.root)
+    assert query.keys() == [f"m{n}" for n in range(60)]
+    assert query.offset("r0") == log.end
+    log.fill(10, mark="n")
+    assert query.keys() == [f"n{n}" for n in range(10)]
+    newest = Query(log.root, startingOffsets="latest")
+    assert newest.keys() == []
+    assert newest.offset("r0") == log.end
+
+
+def test_a_first_segment_of_a_wrong_name_is_no_begin(tmp_path: Path) -> None:
+    log = made(tmp_path)
+    folder = log.root / "commitlog"
+    (folder / f"{0:020d}").rename(folder / f"{100:020d}")
+    first = sum(int(str(row["phys_offset"])) < SEGMENT for row in log.rows)
+    assert Query(log.root).keys() == [f"m{n}" for n in range(first, 60)]
+
+
+def test_a_poll_reads_a_records_head_more_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = made(tmp_path)
+    read, asked = LocalStorage.read, [0]
+
+    def counted(self: LocalStorage, path: str, offset: int, size: int) -> bytes:
+        data = read(self, path, offset, size)
+        asked[0] += len(data)
+        return data
+
+    monkeypatch.setattr(LocalStorage, "read", counted)
+    look(StoreSpec("r0", str(log.root)))
+    whole, asked[0] = asked[0], 0
+    monkeypatch.setattr("audit.reading.live.find_own_ends", find_ends)
+    look(StoreSpec("r0", str(log.root)))
+    assert whole == asked[0] + 36
 
 
 def test_stores_advance_each_for_itself_through_a_failover(tmp_path: Path) -> None:

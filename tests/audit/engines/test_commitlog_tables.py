@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 
 from audit.reading.index_files import key_hash
 from model.errors import ConfigError
+from tests.audit.plants import make_queued
 from tests.audit.stores import SEGMENT, LogWriter, ledger_of, unpack
 
 pytest.importorskip("pyspark")
@@ -174,3 +176,15 @@ def test_only_the_columns_that_are_asked_for_are_made(tmp_path: Path) -> None:
     assert found == [{"queue_id": 1, "uniq_key": f"m{n}"} for n in range(1, 10, 2)]
     with pytest.raises(ConfigError, match="no column 'body'"):
         rows(log.root, columns="body")
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_file_that_was_moved_behind_the_end_is_in_no_table_of_a_log(count: int, tmp_path: Path) -> None:
+    """As an audit has it: what its records name is another place."""
+    stores, _ = make_queued(tmp_path, count)
+    log = stores[0] / "commitlog"
+    path = Path(",".join(map(str, stores)))
+    before = {table: rows(path, table=table) for table in ("records", "damage", "digests")}
+    shutil.copy(log / f"{0:020d}", log / f"{5 * SEGMENT:020d}")
+    assert {table: rows(path, table=table) for table in before} == before
+    assert before["damage"] == []
