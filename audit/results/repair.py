@@ -92,12 +92,17 @@ _TRACES: Final = (
     "lost there. Look in a backup first (keelmq backup restore), or copy this store to another disk."
 )
 _BEHIND: Final = (
-    "It names what its log lacks: no repair makes that. Once its broker follows the master, audit again."
+    "It names what its log lacks: no repair makes that, and it may be the only trace of what is lost. Look "
+    "in a backup first (keelmq backup restore), or copy this store to another disk. Then start its broker: "
+    "keelmq cuts such entries off consumequeue, RocketMQ writes its queue's next message over them."
 )
 _ASIDE: Final = (
     "With its broker stopped, move this file out of commitlog, and keep it. If no replica has the segment "
     "that its records name, it is that segment: put it back under that name, and audit again."
 )
+_WITH_NOTHING: Final = "the broker with an empty store while"
+_WAITING: Final = frozenset({_NO_SOURCE, _KEEP, _MORE, _IN_ANOTHER_SUFFIX})
+"""Steps that wait for others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,33 +116,39 @@ class Step:
 
 
 def steps(findings: Sequence[Finding], replicas: Sequence[Replica]) -> list[Step]:
-    """What to do, errors first, and files that are missing before what a repair reads. A consequence is
-    mended with its cause."""
-    counted: dict[tuple[str, str], dict[str, int]] = {}
+    """What to do, errors first, and files that are missing before what a repair reads; what starts a broker
+    comes behind what is done while it is stopped, and what waits for others last. A consequence is mended
+    with its cause."""
+    counted: Counter[tuple[str, str, str]] = Counter()
+    whys: dict[tuple[str, str, str], str] = {}
     advice = _Advice(findings, replicas)
     rows = [f for f in findings if f.severity != INFO or _lost(f)]
-    ranks: dict[tuple[str, str], tuple[int, bool]] = {}
+    ranks: dict[tuple[str, str, str], tuple[int, int, bool]] = {}
     for f in sorted(rows, key=_rank):
         replica, command, why = advice.of(f)
-        reasons = counted.setdefault((replica, command), {})
-        reasons[why] = reasons.get(why, 0) + 1
-        ranks.setdefault((replica, command), (_rank(f), command.startswith(_REPAIR)))
-    found = []
-    for (replica, command), reasons in sorted(counted.items(), key=lambda row: ranks[row[0]]):
-        if command:
-            found.append(Step(replica, command, next(iter(reasons)), sum(reasons.values())))
-        else:
-            found += [Step(replica, "", why, count) for why, count in reasons.items()]
-    return found
+        one = replica, command, "" if command else why
+        counted[one] += 1
+        whys.setdefault(one, why)
+        rank = _phase(command, why), advice.rank(f), command.startswith(_REPAIR)
+        ranks[one] = min(ranks.get(one, rank), rank)
+    return [Step(*one[:2], whys[one], counted[one]) for one in sorted(counted, key=lambda one: ranks[one])]
+
+
+def _phase(command: str, why: str) -> int:
+    """What is done while brokers are stopped, what starts one, and what waits for other steps."""
+    if command:
+        return 0
+    started = why in (_BEHIND, _BY_HAND["epoch_file_corrupt"]) or why.startswith(_FOLLOW)
+    return 2 if why in _WAITING else int(started or _WITH_NOTHING in why)
 
 
 def _rank(f: Finding) -> int:
     """What tells of the log's promises is put back before anything is decided by it."""
     if _lost(f):
-        return 0
-    if f.kind in _PUT_BACK and f.segment in (CHECKPOINT, EPOCHS):
         return 1
-    return 2 if f.severity == ERROR else 3
+    if f.kind in _PUT_BACK and f.segment in (CHECKPOINT, EPOCHS):
+        return 2
+    return 3 if f.severity == ERROR else 4
 
 
 def _lost(f: Finding) -> bool:
@@ -151,6 +162,13 @@ def _no_log_goes_on(f: Finding) -> bool:
 def _holds_alone(r: Replica, replicas: Sequence[Replica]) -> bool:
     """Has it a segment under another one's name that no other log begins?"""
     return any(not any(o is not r and o.start <= begin < o.end for o in replicas) for begin, _ in r.moved)
+
+
+def _bearers(findings: Sequence[Finding], replicas: Sequence[Replica]) -> set[str]:
+    """The replicas of which files of wrong names hold what is lost."""
+    strays = [(r.name, span) for r in replicas for span in r.misnamed]
+    gone = [f for f in findings if _lost(f)] if strays else []
+    return {name for name, span in strays if any(f.overlaps(*span) for f in gone)}
 
 
 class _Advice:
@@ -169,6 +187,7 @@ class _Advice:
         lost = any(map(_lost, findings))
         self._kept = {f.replica for f in findings if lost and f.kind == "phys_offset_mismatch"}
         self._kept |= {r.name for r in replicas if (lost and r.misnamed) or _holds_alone(r, replicas)}
+        self._bearers = _bearers(findings, replicas)
         self._lacks_all = any(_no_log_goes_on(f) and f.replica in self._replicas for f in findings)
 
     def _first_anew(self, findings: Sequence[Finding]) -> tuple[Replica | None, Replica | None]:
@@ -179,6 +198,11 @@ class _Advice:
                 if leader is not None:
                     return own, leader
         return None, None
+
+    def rank(self, f: Finding) -> int:
+        """What holds lost messages, or may, comes before the step that they are given."""
+        holds = (_is_misnamed(f) and f.replica in self._bearers) or f.kind == "files_unseen"
+        return 0 if holds else _rank(f)
 
     def of(self, f: Finding) -> tuple[str, str, str]:
         if _lost(f):
@@ -264,13 +288,13 @@ class _Advice:
 
     def _of_store(self, f: Finding, own: Replica) -> str:
         """What goes by all that the store holds, and the others; empty if nothing does."""
-        if f.kind == "file_corrupt" and f.segment.startswith("commitlog/"):
+        if _is_misnamed(f):
             return _ASIDE
         if f.kind in _REJOINS and any(cut.replica == own.name for cut in self._cut):
             return _SUFFIX
         if own is self._anew and self._leader is not None and f.kind in _MADE_BY_ANEW:
             begin, name = _ANEW.get(f.kind, "Start"), self._leader.name
-            return f"{begin} the broker with an empty store while {name} leads: it copies the master's."
+            return f"{begin} {_WITH_NOTHING} {name} leads: it copies the master's."
         if self._wants_anew(f):
             return _KEEP if len(self._replicas) > 1 else _ALONE
         return self._longer(f, own) if f.kind == "short_tail" and not self._is_nowhere(f) else ""
@@ -294,6 +318,10 @@ class _Advice:
         return f.kind in _ANEW and f.severity != INFO and not f.ambiguous and not self._is_nowhere(f)
 
 
+def _is_misnamed(f: Finding) -> bool:
+    return f.kind == "file_corrupt" and f.segment.startswith("commitlog/")
+
+
 def _is_of_empty_file(f: Finding, own: Replica) -> bool:
     """A repair takes a segment of 0 bytes for one that is gone."""
     empty = {s.base for s in own.segments if not s.size_bytes}
@@ -306,6 +334,7 @@ _OTHERWISE: Final = (
 _BY_HAND: Final = {
     "file_corrupt": "Put the file back from its .bak or a backup while its broker is stopped.",
     "file_missing": "Put the file back from its .bak or a backup while its broker is stopped.",
+    "files_unseen": "Move what is no segment out of commitlog, keep it, and audit again.",
     "same_file": "Give stores that are copies of their own: one file counts as one copy.",
     "epoch_file_corrupt": "Start its broker while a master is there: it copies the master's epoch file.",
     "dup_message": "Nothing to mend: a sender tried again. Consumers have to bear it.",

@@ -14,7 +14,7 @@ from audit.results.repair import steps
 from audit.run import Report
 from tests.audit.meanwhile import Meanwhile
 from tests.audit.plants import make, make_queued, run_local, run_with
-from tests.audit.stores import SEGMENT, LogWriter, write_epochs
+from tests.audit.stores import SEGMENT, LogWriter, patch, write_epochs
 
 
 def _first(store: Path) -> Path:
@@ -114,12 +114,14 @@ def test_of_a_name_that_is_no_segments_nobody_knows_whether_it_was_renamed_or_co
 
 
 def test_the_step_of_what_is_lost_leads_to_the_file_that_holds_it(tmp_path: Path) -> None:
-    stores, _, ledger = _group(tmp_path, (1,), _renamed)
+    """That file's stands above it, and both before what is worse and holds nothing."""
+    stores, writer, ledger = _group(tmp_path, (1,), _renamed)
+    patch(stores[2], int(str(writer.rows[60]["phys_offset"])) + 88, b"#")
     report = run_local(stores, ledger)
     told = [(step.replica, step.why) for step in steps(report.findings, report.replicas)]
-    assert [replica for replica, _ in told] == ["*", "r1"]
-    assert "that one's step comes first" in told[0][1]
-    assert "put it back under that name" in told[1][1]
+    assert [replica for replica, _ in told] == ["r1", "*", "r2"]
+    assert "put it back under that name" in told[0][1]
+    assert "that one's step comes first" in told[1][1]
 
 
 @pytest.mark.parametrize("placed", [True, False])

@@ -214,8 +214,9 @@ def test_no_store_is_emptied_while_another_is_wrong_without_a_sign(tmp_path: Pat
     _unreadable(_file(stores[1], writer, 79))
     report = run_local(stores, None)
     told = steps(report.findings, report.replicas)
-    assert [(step.replica, "empty store" in step.why) for step in told] == [("r1", False), ("r0", False)]
-    assert f"{stores[2]}/" in told[1].command or f"--from {stores[2]}" in told[1].command
+    assert [(step.replica, "empty store" in step.why) for step in told] == [("r0", False), ("r1", False)]
+    assert f"{stores[2]}/" in told[0].command or f"--from {stores[2]}" in told[0].command
+    assert "Mend the others" in told[1].why
 
 
 def test_who_alone_has_an_acknowledged_message_does_not_rejoin(tmp_path: Path) -> None:
