@@ -46,6 +46,7 @@ KINDS: Final = {
     "epoch_file_corrupt": "the epoch file cannot be right",
     "file_corrupt": "a file beside the log is not as it was written: its CRC, its form or its copy tells",
     "file_missing": "a file beside the log is gone: its copy, or all other replicas have it",
+    "files_unseen": "commitlog has more files of other names than an audit looks at",
     "consumer_offset_beyond": "a consumer group is further than its queue ends on any replica",
     "dup_queue_offset": "two records claim the same place in a queue",
     "queue_gap": "a queue skips places",

@@ -269,7 +269,9 @@ class Trust:
         return found
 
 
-BESIDE: Final = frozenset({"file_corrupt", "file_missing", "epoch_file_corrupt", "consumer_offset_beyond"})
+BESIDE: Final = frozenset(
+    {"file_corrupt", "file_missing", "files_unseen", "epoch_file_corrupt", "consumer_offset_beyond"}
+)
 """What each audit looks at, whatever it trusts."""
 
 

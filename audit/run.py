@@ -80,7 +80,8 @@ class Report:
     def none_lost(self) -> bool:
         """Does a replica hold each message of the ledger right, but for those that retention removed?"""
         gone = any(f.kind.startswith("acked_") and f.copies == 0 for f in self.findings)
-        beside = any(len(r.misnamed) > len(r.moved) for r in self.replicas)  # a copy, or the last one
+        # A copy, or the last one; or nobody looked.
+        beside = any(len(r.misnamed) > len(r.moved) or r.unseen for r in self.replicas)
         return bool(self.ledger and self.replicas) and not (gone or beside)
 
     def to_json(self) -> dict[str, Any]:

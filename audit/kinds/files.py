@@ -1,6 +1,7 @@
 """Files that are missing, unreadable or of a wrong size.
 
-``file_unreadable``, ``missing_segment``, ``unreadable_region``, ``cq_missing``, ``same_file``.
+``file_unreadable``, ``missing_segment``, ``unreadable_region``, ``cq_missing``, ``same_file``,
+``files_unseen``.
 """
 
 from __future__ import annotations
@@ -12,7 +13,9 @@ from audit.findings import ERROR, WARN, Finding
 from audit.intervals import Interval
 from audit.kinds.damage import Sound
 from audit.kinds.facts import Facts
+from audit.reading.aside import OTHERS_MAX
 from audit.reading.layout import Replica, is_segment_name
+from audit.reading.strays import OTHERS_BYTES_MAX
 
 
 def files(facts: Facts, sound: Sound) -> list[Finding]:
@@ -53,6 +56,9 @@ def _strays(r: Replica) -> Iterator[Finding]:
             expected = "a name that is the place of its first byte"
             words = "records of other places" if home is None else f"records of {home[0]:020d}"
         yield Finding("file_corrupt", WARN, r.name, stray.file, expected=expected, found=words)
+    if r.unseen:
+        most = f"at most {OTHERS_MAX} files of other names, and {OTHERS_BYTES_MAX >> 30} GiB to read of them"
+        yield Finding("files_unseen", WARN, r.name, "commitlog", expected=most, found="more")
 
 
 def _held_alike(facts: Facts, at: int, begin: int, end: int) -> Iterator[Interval]:

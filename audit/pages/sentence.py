@@ -50,6 +50,7 @@ _WHAT: Final = {
     "epoch_file_corrupt": "an epoch file that cannot be right",
     "file_corrupt": "a small file that is not as it was written",
     "file_missing": "a small file less than it should have",
+    "files_unseen": "more files of other names in commitlog than were looked at",
     "timer_wrong": "timers that do not agree with the log",
     "consumer_offset_beyond": "a consumer group that is further than its queue",
 }

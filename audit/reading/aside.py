@@ -8,7 +8,6 @@ no segment's name may be a copy that somebody made.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import islice
 from typing import Final
 
 from audit.intervals import Interval
@@ -23,11 +22,11 @@ from audit.reading.layout import (
     set_aside,
 )
 from audit.reading.record import MISPLACED, parse
-from audit.reading.scan import find_record, window
+from audit.reading.scan import find_record, sync, window
 from audit.reading.storage import Storage, names_in, open_storage
-from audit.reading.strays import belongs, place_of
+from audit.reading.strays import Metered, belongs, place_of
 
-_OTHERS_MAX: Final = 1000
+OTHERS_MAX: Final = 1000
 """Files of other names that are looked at, each as far as a segment is long."""
 _HEAD_BYTES: Final = 36
 """As far as a record's place."""
@@ -38,9 +37,10 @@ Moved = tuple[Segment, Interval | None]
 def settle(replicas: list[Replica]) -> None:
     """Find the ends of all logs, and note what files hold that are no part of them."""
     find_own_ends(replicas)
+    size = max((r.segment_bytes for r in replicas), default=0)
     for replica in replicas:
         _note_moved(replica)
-        _note_other_names(replica)
+        _note_other_names(replica, size)
 
 
 def find_own_ends(replicas: list[Replica]) -> None:
@@ -131,6 +131,8 @@ def _note_moved(r: Replica) -> None:
 def _home_of(storage: Storage, r: Replica, segment: Segment) -> Interval | None:
     """The segment that a file's records name, if none of them names its own place."""
     begin, end, read = segment.base, r.segment_end(segment), segment_reader(storage, segment)
+    if sync(read(begin, _HEAD_BYTES), 0, begin, end) == 0:
+        return None
     at = storage.data_from(segment.file, 0)
     if at is None or not parse(window(read, begin, end - begin), 0, begin, end).problem:
         return None
@@ -143,23 +145,29 @@ def _bases(r: Replica) -> set[int]:
     return {s.base for s in r.segments} | {s.base for s, _ in r.unread}
 
 
-def _note_other_names(r: Replica) -> None:
-    """What files of other names hold, of segments that the log has not."""
+def _note_other_names(r: Replica, segment_bytes: int) -> None:
+    """What files of other names hold, of segments that the log has not. ``segment_bytes``: of all replicas,
+    as the log may have none; 0: nobody knows, and a file is taken for a whole one."""
     there = _bases(r)
     known = {s.file for s, _ in r.stray}
     storage = open_storage(r.location)
     try:
-        for file in islice(_other_names(storage), _OTHERS_MAX):
+        metered = Metered(storage)
+        for number, file in enumerate(_other_names(storage)):
+            if number >= OTHERS_MAX:
+                r.unseen = True
+                break
             if file in known:
                 continue
             try:
                 size = storage.size(file)
-                whole = r.segment_bytes or size
-                home = belongs(storage, file, whole, whole) if whole else None
+                whole = segment_bytes or size
+                home = belongs(metered, file, whole, whole) if whole else None
             except OSError:
                 continue  # it is no segment, and nothing says that it was one
             if home is not None and home[0] not in there:
                 r.stray.append((Segment(home[0], file, size), home))
+        r.unseen |= metered.refused
     finally:
         storage.close()
 

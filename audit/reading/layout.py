@@ -23,7 +23,7 @@ from audit.reading.record import MAGIC_V1, MAGIC_V2, MISPLACED, Parsed, Record, 
 from audit.reading.scan import WINDOW_BYTES, Read, find_record, skip_sound, window
 from audit.reading.seals import CHECKPOINT_MARK, PAGE_BYTES, checkpoint_problem, is_sealed_by
 from audit.reading.storage import Storage, StoreSpec, UnfitFileError, names_in, open_storage
-from audit.reading.strays import belongs
+from audit.reading.strays import Metered, belongs
 from audit.reading.traces import had_records
 from audit.sources.compressed import CannotUnpackError
 
@@ -85,6 +85,7 @@ class Replica:
     unread: list[tuple[Segment, str]] = field(default_factory=list)  # files that cannot be read, and why
     # Files of a name that none of these segments has, and what they hold, by their records.
     stray: list[tuple[Segment, Interval | None]] = field(default_factory=list)
+    unseen: bool = False  # there are more files of such names than were looked at
     reach: int = ALL  # a record that names another place says of none behind that the log reaches it
     closed: dict[str, str] = field(default_factory=dict)  # the same of files beside the log
     refused: tuple[int, int] | None = None  # a record behind the end that looks left over: offset, bytes
@@ -368,7 +369,9 @@ def _set_strays_aside(replica: Replica, size: int) -> None:
     stray = [s for s in replica.segments if s.base % max(1, size) and s.base % max(1, own)]
     storage = open_storage(replica.location)
     try:
-        told = [belongs(storage, segment.file, size) for segment in stray]
+        metered = Metered(storage)
+        told = [belongs(metered, segment.file, size) for segment in stray]
+        replica.unseen |= metered.refused
     finally:
         storage.close()
     set_aside(replica, list(zip(stray, told, strict=True)))

@@ -6,29 +6,52 @@ Each record names its own place. A file that was renamed holds them still: no re
 from __future__ import annotations
 
 import struct
-from typing import Final
+from typing import Final, Protocol
 
 from audit.intervals import Interval
 from audit.reading.record import MAGIC_V1, MAGIC_V2, parse
 from audit.reading.scan import WINDOW_BYTES
-from audit.reading.storage import Storage
 
+OTHERS_BYTES_MAX: Final = 16 << 30
+"""So much is read of a store's files whose names tell no place."""
 _HEAD_BYTES: Final = 36
 _MAGICS: Final = tuple(magic.to_bytes(4) for magic in (MAGIC_V1, MAGIC_V2))
 
 
-def belongs(storage: Storage, file: str, segment_bytes: int, most: int = 1 << 62) -> Interval | None:
+class Readable(Protocol):
+    """What can read files: a storage does."""
+
+    def read(self, name: str, offset: int, size: int, /) -> bytes: ...
+
+
+class Metered:
+    """Reads files that may hold anything, all together up to so many bytes; behind those they have none.
+    ``refused``: some were asked for."""
+
+    def __init__(self, storage: Readable) -> None:
+        self.refused = False
+        self._storage, self._left = storage, OTHERS_BYTES_MAX
+
+    def read(self, name: str, offset: int, size: int) -> bytes:
+        self.refused = self.refused or self._left <= 0
+        data = b"" if self._left <= 0 else self._storage.read(name, offset, size)
+        self._left -= len(data)
+        return data
+
+
+def belongs(storage: Readable, file: str, segment_bytes: int, most: int = 1 << 62) -> Interval | None:
     """The segment of which a file holds a sound record, by that record, in its first ``most`` bytes; None if
-    there is none. Raises OSError."""
-    at = 0
-    while at < most and (data := storage.read(file, at, WINDOW_BYTES)):
+    there is none. Each byte is read once. Raises OSError."""
+    at, data = 0, b""
+    while at < most and (more := storage.read(file, at, WINDOW_BYTES)):
+        data = data[-(WINDOW_BYTES // 2) :] + more  # what the window's edge cut is whole now
+        at += len(more)
         for head in _heads(data):
-            base = _base(data, head, at, segment_bytes)
+            base = _base(data, head, at - len(data), segment_bytes)
             if base >= 0:
                 return base, base + segment_bytes
-        if len(data) < WINDOW_BYTES:
+        if len(more) < WINDOW_BYTES:
             return None
-        at += WINDOW_BYTES // 2  # what the window's edge cuts is whole in the next one
     return None
 
 

@@ -239,8 +239,10 @@ def _is_beside(f: Finding) -> bool:
 
 def _held(r: Replica, end_of_all: int) -> Iterator[Interval]:
     """What a replica's log has, what files of wrong names do, and what may be in those that cannot be read
-    now: up to where any log reaches, or it may have been confirmed."""
+    now, or that nobody looked at: up to where any log reaches, or it may have been confirmed."""
     yield from r.misnamed
+    if r.unseen:
+        yield 0, max(end_of_all, r.promised)
     at = r.start
     for begin, until in [*r.gaps, (r.end, r.end)]:
         if at < begin:

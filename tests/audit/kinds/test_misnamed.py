@@ -10,11 +10,15 @@ from pathlib import Path
 import pytest
 
 from audit.findings import Finding
+from audit.reading.aside import find_own_ends, settle
+from audit.reading.layout import load
+from audit.reading.storage import LocalStorage, StoreSpec
+from audit.reading.strays import belongs
 from audit.results.repair import steps
 from audit.run import Report
 from tests.audit.meanwhile import Meanwhile
 from tests.audit.plants import make, make_queued, run_local, run_with
-from tests.audit.stores import SEGMENT, LogWriter, patch, write_epochs
+from tests.audit.stores import SEGMENT, LogWriter, expire, patch, write_epochs
 
 
 def _first(store: Path) -> Path:
@@ -182,6 +186,98 @@ def test_another_name_without_a_record_that_the_log_lacks_is_no_finding(tmp_path
     report = run_local(stores, ledger)
     lines = sum(int(str(row["phys_offset"])) < SEGMENT for row in writer.rows)
     assert (report.findings, report.lost, report.expired) == ([], 0, lines)
+
+
+@pytest.mark.parametrize("emptied", [True, False])
+def test_a_shortened_copy_beside_a_log_is_found_by_the_others_size(emptied: bool, tmp_path: Path) -> None:
+    """Also where the log has no segment that would tell how long one is."""
+    stores, _ = make_queued(tmp_path)
+    second = (stores[1] / "commitlog" / f"{SEGMENT:020d}").read_bytes()
+    for store in stores:
+        (store / "abort").touch()
+        expire(store, 2 * SEGMENT)
+    if emptied:
+        (stores[1] / "commitlog" / f"{2 * SEGMENT:020d}").unlink()
+    (stores[1] / "commitlog" / f"{SEGMENT:020d}.bak").write_bytes(second[:3000])
+    report = run_local(stores, None)
+    assert [(f.replica, f.segment, f.found) for f in _of(report, "file_corrupt")] == [
+        ("r1", f"commitlog/{SEGMENT:020d}.bak", f"records of {SEGMENT:020d}")
+    ]
+
+
+def _many_names(log: Path) -> None:
+    for n in range(1000):
+        (log / f"{n:04d}.txt").touch()
+
+
+def _much_to_read(log: Path) -> None:
+    (log / "0000.txt").write_bytes(b"no record" * 400)
+
+
+def _much_under_strange_numbers(log: Path) -> None:
+    (log / f"{101:020d}").write_bytes(b"no record" * 400)
+
+
+@pytest.mark.parametrize("much", [_many_names, _much_to_read, _much_under_strange_numbers])
+def test_what_nobody_looked_at_is_never_clean(
+    much: Callable[[Path], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor is such a store emptied: what is in those files may be the only copy. Their step comes first."""
+    if much is not _many_names:
+        monkeypatch.setattr("audit.reading.strays.OTHERS_BYTES_MAX", 1000)
+    stores, _, ledger = _group(tmp_path, (), _renamed)
+    log = stores[1] / "commitlog"
+    name = f"{103:020d}" if much is _much_under_strange_numbers else "zz.bak"
+    much(log)
+    before = run_local(stores, ledger)
+    assert "files_unseen" not in {f.kind for f in before.findings}
+    (log / name).write_bytes((tmp_path / "origin" / "commitlog" / f"{0:020d}").read_bytes())
+    write_epochs(stores[1], [(1, 0), (2, 5000)])
+    report = run_local(stores, ledger)
+    assert [(f.severity, f.replica, f.segment) for f in _of(report, "files_unseen")] == [
+        ("warn", "r1", "commitlog")
+    ]
+    assert (report.lost, report.none_lost) == (0, False)
+    told = [step.why for step in steps(report.findings, report.replicas) if step.replica == "r1"]
+    assert told[0] == "Move what is no segment out of commitlog, keep it, and audit again."
+    assert any("Keep this store" in why for why in told)
+
+
+def test_of_a_sound_segment_a_records_head_is_read_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    [store], _, _ = make(tmp_path, 1)
+    replica = load(StoreSpec("r0", str(store)))
+    find_own_ends([replica])
+    read, asked = LocalStorage.read, list[int]()
+
+    def counted(self: LocalStorage, path: str, offset: int, size: int) -> bytes:
+        asked.append(size)
+        return read(self, path, offset, size)
+
+    monkeypatch.setattr("audit.reading.aside.find_own_ends", lambda replicas: None)
+    monkeypatch.setattr(LocalStorage, "read", counted)
+    settle([replica])
+    assert asked == [36] * len(replica.segments)
+
+
+def test_what_a_window_cuts_is_found_and_each_byte_is_read_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("audit.reading.strays.WINDOW_BYTES", 512)
+    _, writer, _ = make(tmp_path)
+    raw = _first(writer.root).read_bytes()
+    first = int.from_bytes(raw[:4])
+    (writer.root / "some").write_bytes(bytes(450) + raw[450 : 512 + first])
+    asked = []
+
+    class Storage(LocalStorage):
+        def read(self, path: str, offset: int, size: int) -> bytes:
+            asked.append((offset, size))
+            return super().read(path, offset, size)
+
+    assert belongs(Storage(str(writer.root)), "some", SEGMENT) == (0, SEGMENT)
+    assert asked == [(0, 512), (512, 512)]
 
 
 @pytest.mark.parametrize("step", ["digests", "scan", "scanned"])
