@@ -312,6 +312,10 @@ class Following:
                 f"no consistent point: our epochs are {text_of(own.epochs)} up to {own.end}, "
                 f"the master's {text_of(frame.epochs)} up to {frame.end}"
             )
+            parts = _differ_from(frame, own) if point is None else point
+            if parts < own.confirmed and master.proves_confirmed:
+                lacks = _lacks_confirmed(parts, own.confirmed)
+                return [*actions, lacks._replace(why=f"{text}; {lacks.why}")]
             return [*actions, CannotGoOn(text, frame.end)]
         if point < own.confirmed and master.proves_confirmed:
             return [*actions, _lacks_confirmed(min(frame.end, point), own.confirmed)]
@@ -450,6 +454,14 @@ def _need_newest(frame: MasterHandshake, own: OwnLog, master: Master) -> None:
 def _need_confirmed(frame: MasterHandshake, own: OwnLog) -> None:
     if frame.end < own.confirmed:
         raise PeerError(f"the master's log ends at {frame.end}, ours is confirmed up to {own.confirmed}")
+
+
+def _differ_from(frame: MasterHandshake, own: OwnLog) -> PhysicalOffset:
+    """Two logs have no epoch in common: from where on do both name one for each byte? What lies before, the
+    master may have had and deleted."""
+    if not frame.epochs or not own.epochs:
+        return frame.end
+    return max(frame.epochs[0][1], own.epochs[0][1], own.begin)
 
 
 def _lacks_confirmed(point: PhysicalOffset, confirmed: PhysicalOffset) -> CannotGoOn:

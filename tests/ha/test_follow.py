@@ -442,6 +442,37 @@ def test_without_epochs_too_the_refusal_says_that_the_master_lacks_what_is_confi
     assert "leaves ours at 150, and ours is confirmed up to 200" in shorter.reseed.why
 
 
+@pytest.mark.parametrize(
+    ("begin", "confirmed", "theirs", "end", "at"),
+    [
+        (0, 150, ((4, 0),), 300, 0),  # a master that began anew, and is longer by now (seed 6 of test_losses)
+        (0, 150, ((3, 100), (4, 120)), 300, 100),
+        (0, 100, ((3, 100), (4, 120)), 300, None),  # what is confirmed it may have had, and deleted
+        (120, 120, ((4, 0),), 300, None),
+        (120, 130, ((1, 0), (4, 50)), 300, 50),  # it leaves ours before what we still have
+        (0, 150, (), 300, None),
+    ],
+)
+def test_without_a_common_epoch_the_refusal_says_whether_the_master_lacks_what_is_confirmed(
+    begin: int, confirmed: int, theirs: tuple[tuple[int, int], ...], end: int, at: int | None
+) -> None:
+    """Its end says nothing of that: it grows."""
+
+    def refused(master: Master) -> CannotGoOn:
+        own = ((1, 0), (2, 60)) if theirs[:1] == ((1, 0),) else ((2, 0),)
+        slave = Slave(b"a" * (200 - begin), own, confirmed, 200)
+        slave.begin = begin
+        greet(slave, master_handshake(end, 4, theirs), master)
+        assert (slave.cut_to, slave.end) == (None, 200)
+        assert slave.reseed is not None
+        return slave.reseed
+
+    ours, real = refused(OURS), refused(REAL)
+    assert "no consistent point" in ours.why
+    assert (ours.lacks_confirmed, ours.master_end) == (at is not None, end if at is None else at)
+    assert (real.lacks_confirmed, real.master_end) == (False, end), "it may have confirmed it alone"
+
+
 def test_a_record_that_is_rotten_at_the_master_is_no_other_history() -> None:
     slave = a_log_without_epochs(b"a" * 200)
     assert compare(slave, b"a" * 155 + b"!" + b"a" * 444).agreed, "one behind it is the same"

@@ -9,9 +9,11 @@ from tests.fakes.ha.store import FakeStore
 from tests.waiting import until
 
 
-def a_foreign_log() -> FakeStore:
+def a_foreign_log(*, begin: int = 20) -> FakeStore:
+    """Of what is confirmed in it, 20 bytes, those before ``begin`` were deleted."""
     store = FakeStore()
     store.log.data += b"something " * 3
+    store.log.min_offset = begin
     store.epochs.append(7, 0)
     store.confirmed = 20
     return store
@@ -80,13 +82,25 @@ async def test_a_log_is_not_put_aside_for_a_master_that_is_none_any_more() -> No
 async def test_auto_reseed_puts_nothing_aside_that_its_master_lacks() -> None:
     """An empty broker elected uncleanly must not make the others give up what they confirmed."""
 
-    rocketmq_peer = a_foreign_log()
+    rocketmq_peer = a_foreign_log(begin=0)
     async with Group(Node(1), Node(2, rocketmq_peer, auto_reseed=True)) as group:
         group.epoch = 7
         await group.elect(1)
         slave = group.nodes[2].ha
         await until(lambda: "not put aside" in (slave.needs_reseed or ""))
         assert bytes(rocketmq_peer.log.data) == b"something " * 3
+
+
+async def test_auto_reseed_puts_nothing_aside_either_once_its_master_grew_past_what_is_confirmed() -> None:
+    """What the master wrote since in that place are other bytes: its length says nothing of ours."""
+    kept = a_foreign_log(begin=0)
+    async with Group(Node(1), Node(2, kept, auto_reseed=True)) as group:
+        await a_master_with_another(group)
+        slave = group.nodes[2].ha
+        await until(lambda: "not put aside" in (slave.needs_reseed or ""))
+        assert "leaves ours at 0, and ours is confirmed up to 20" in (slave.needs_reseed or "")
+        assert kept.put_asides == []
+        assert [event.name for event in group.nodes[2].env.events] == ["cut_refused"]
 
 
 async def test_with_auto_reseed_a_slave_whose_range_is_gone_copies_from_the_masters_first_byte() -> None:
