@@ -26,6 +26,7 @@ from chaos.sim.loop import Life
 from runtime.env import Buffer, DiskUsage
 
 LOG: Final = "/commitlog/"
+STOP: Final = "/abort"
 DROPS: Final = 0.5
 """So often the pages of a failed sync are gone when its process has died."""
 
@@ -75,34 +76,6 @@ class DiskCounts:
     """Power failures with bytes missing that a sync had promised."""
 
 
-@dataclass(slots=True)
-class LogSyncs:
-    """What does the process know of syncs of its log that failed? One that fails in a thread is known once
-    the thread's answer has come."""
-
-    failed: int = 0
-    last: OSError | None = None
-    unheard: list[OSError] = field(default_factory=list)
-    forgot: list[tuple[str, bytes]] = field(default_factory=list)
-    """The log as it was, by path, before a former process's last pages went of which it did not know."""
-
-    def on_failed(self, error: OSError) -> None:
-        self.failed, self.last = self.failed + 1, error
-
-    def on_thread_ends(self, error: Exception) -> None:
-        """``error`` is on its way from a thread; one that the thread itself dealt with does not come so."""
-        if error is self.last:
-            self.unheard.append(error)
-
-    def on_heard(self, error: Exception) -> None:
-        self.unheard = [one for one in self.unheard if one is not error]
-
-    @property
-    def none_heard(self) -> bool:
-        """Whether some failed, and the process knows of none."""
-        return 0 < self.failed == len(self.unheard)
-
-
 class Machine:
     """One machine's file system: it outlives the processes that run on it."""
 
@@ -116,14 +89,13 @@ class Machine:
         self.counts = DiskCounts()
         self._rng = random.Random(f"disk:{name}:{seed}")
         self._memory = random.Random(f"memory:{name}:{seed}")  # its own, so that other draws stay
+        self._of_stop = random.Random(f"stop:{name}:{seed}")  # the same: that file came to be written often
         self._files: dict[str, Inode] = {}
         self._durable: dict[str, Inode] = {}
         self._directories: set[str] = {"/", ""}
         self._pending: list[_Rename] = []
         self._locks: dict[str, Life] = {}
         self.kept: tuple[dict[str, Inode], set[str]] | None = None
-        self.log_syncs = LogSyncs()
-        """Of the process that runs."""
         self.believed = False
         """A sync that wrote nothing was taken for one that did, and the power has not failed since."""
 
@@ -138,7 +110,6 @@ class Machine:
         self._directories = {"/", ""}
         self.faults = DiskFaults()
         self.believed = False
-        self.log_syncs = LogSyncs()
 
     def keep(self) -> None:
         """Copy what is there now, for ``put_back``."""
@@ -174,10 +145,10 @@ class Machine:
         self._files = dict(self._durable)
         for path in self._files:
             self.makedirs(_directory(path))
+        stop = next((inode for path, inode in self._files.items() if path.endswith(STOP)), None)
         for inode in self._inodes():
-            inode.lose_power(self._rng)
+            inode.lose_power(self._of_stop if inode is stop else self._rng)
         self._locks.clear()
-        self.log_syncs = LogSyncs()  # what it lacks, another boot tells it
         self.faults = DiskFaults()
 
     def flip_bit(self, prefix: str) -> tuple[str, int] | None:
@@ -213,16 +184,9 @@ class Machine:
 
     def process_died(self, life: Life) -> None:
         self._locks = {path: owner for path, owner in self._locks.items() if owner is not life}
-        syncs = self.log_syncs
-        knows = syncs.failed and not syncs.none_heard  # the next one is suspect
-        self.log_syncs = LogSyncs(forgot=[] if knows else syncs.forgot)
         dropped = [i for path, i in sorted(self._files.items()) if LOG in path and i.dropped]
         if dropped and self._memory.random() < DROPS:
             self.counts.dropped += 1
-            if syncs.none_heard:
-                self.log_syncs.forgot = [
-                    (path, self.content(path)) for path in self.paths("/") if LOG in path
-                ]
             for inode in dropped:
                 inode.drop()
 
@@ -446,10 +410,7 @@ class SimFile:
             machine.faults.sync_errors -= 1
             machine.counts.failed += 1
             inode.fail_sync()
-            error = OSError(errno.EIO, "sync failed", self.path)
-            if LOG in self.path:
-                machine.log_syncs.on_failed(error)
-            raise error
+            raise OSError(errno.EIO, "sync failed", self.path)
         if machine.faults.lying:
             machine.believed = True
             return

@@ -75,20 +75,19 @@ class SimEnv:
             result = call()
         except Exception as error:  # noqa: BLE001
             # As run_in_executor: whatever the call raises reaches the one who awaits it.
-            self._machine.log_syncs.on_thread_ends(error)
-            self._loop.call_later(rest_s, self._told_error, answer, error)
+            self._loop.call_later(rest_s, _set_error, answer, error)
         else:
             self._loop.call_later(rest_s, _set_result, answer, result)
-
-    def _told_error(self, answer: asyncio.Future[T], error: Exception) -> None:
-        self._machine.log_syncs.on_heard(error)
-        if not answer.done():
-            answer.set_exception(error)
 
 
 def _set_result(answer: asyncio.Future[T], result: T) -> None:
     if not answer.done():
         answer.set_result(result)
+
+
+def _set_error(answer: asyncio.Future[T], error: Exception) -> None:
+    if not answer.done():
+        answer.set_exception(error)
 
 
 def _is_an_env(env: SimEnv) -> Env:

@@ -47,14 +47,12 @@ class _Moment:
     left_behind: bool
     logs: Mapping[str, Sequence[Log]]
     others: Mapping[str, Sequence[Log]]
-    only: frozenset[str] | None = None
-    """It may have cost no other messages than these."""
     _keys: set[str] | None = field(default=None)
     _elsewhere: set[str] | None = field(default=None)
 
     def cost(self, key: str, sent_ms: float, told_ms: float) -> bool:
         """Whether it may have cost a message that was sent and told of by then."""
-        if self.at_ms < sent_ms or self.has(key) or (self.only is not None and key not in self.only):
+        if self.at_ms < sent_ms or self.has(key):
             return False
         if self._elsewhere is None:
             self._elsewhere = _keys_of_all(self.others)
@@ -88,8 +86,6 @@ class Losses:
         self._bytes_gone: list[tuple[float, str]] = []
         """When a broker's disk lost bytes, and its host."""
         self._moments: list[_Moment] = []
-        self.unnoticed: frozenset[str] = frozenset()
-        """What ``promised_away`` forgave as a sync had failed of which no process knew."""
 
     def struck(self, fault: Fault, name: str) -> None:
         """A fault was carried out. What befalls a neighbour alone costs this group nothing."""
@@ -135,33 +131,16 @@ class Losses:
             self._unclean_seen = max(count, self._unclean_seen)
         if event.name != "promoted":
             return
-        self._leads_without_what_it_forgot(event.node)
         if self._unclean_due:
             self._unclean_due = False
             self._note([event.node], left_behind=False)
         elif self._tolerates is not None and len(self._hit) >= self._tolerates:
             self._note([event.node], left_behind=True)
 
-    def _leads_without_what_it_forgot(self, name: str) -> None:
-        """One whose last sync failed when its process was gone is believed sound (Suspects of
-        docs/replication-modes.md, not covered): with ``ASYNC_FLUSH`` what it forgot so may go when it leads,
-        until its log has all of that again."""
-        for node in self._cluster.of("broker"):
-            if not node.machine.log_syncs.forgot:
-                continue
-            forgot = frozenset(
-                _keys_of([(_start(path), content) for path, content in node.machine.log_syncs.forgot])
-            )
-            lacks = forgot - set(_keys_of(self._log(node.name)))
-            if not lacks:
-                node.machine.log_syncs.forgot = []
-            elif node.name == name and not self._synced:
-                self._note([name], left_behind=False, only=lacks)
-
-    def _note(self, names: Iterable[str], *, left_behind: bool, only: frozenset[str] | None = None) -> None:
+    def _note(self, names: Iterable[str], *, left_behind: bool) -> None:
         logs = {name: self._log(name) for name in names}
         others = {name: self._log(name) for name in self._cluster.of_group() if name not in logs}
-        self._moments.append(_Moment(self._cluster.clock(), left_behind, logs, others, only))
+        self._moments.append(_Moment(self._cluster.clock(), left_behind, logs, others))
 
     def _log(self, name: str) -> list[Log]:
         machine = self._cluster.nodes[name].machine
@@ -202,15 +181,11 @@ class Losses:
         sent = {event.key: event.at_ms for event in history.events if isinstance(event, Invoke)}
         gone: set[str] = set()
         left: set[str] = set()
-        unnoticed: set[str] = set()
         told = self._told(history, sent)
         for key in _missing(history, sources) & sent.keys():
-            costs = [moment for moment in self._moments if moment.cost(key, sent[key], told[key])]
-            for moment in costs:
-                (left if moment.left_behind else gone).add(key)
-            if costs and all(moment.only is not None for moment in costs):
-                unnoticed.add(key)
-        self.unnoticed = frozenset(unnoticed)
+            for moment in self._moments:
+                if moment.cost(key, sent[key], told[key]):
+                    (left if moment.left_behind else gone).add(key)
         return Promised(frozenset(gone), frozenset(left - gone), lied)
 
     def _told(self, history: History, sent: Mapping[str, float]) -> dict[str, float]:

@@ -502,8 +502,6 @@ class Story:
         found["read"] = len(self.history.reads(final=False))
         forgiven = self.evidence.forgiven
         found["promised_away"] = len(forgiven.gone | forgiven.left)
-        if self.losses.unnoticed:
-            found["promised_away.unnoticed_sync"] = len(self.losses.unnoticed)
         found["epochs"] = max((len(log.epochs) for log in self.evidence.logs), default=0)
         return dict(found)
 

@@ -366,6 +366,7 @@ class CommitLog:
         """Make everything up to ``end`` durable now. Blocks; raises DiskError (then for ever broken)."""
         self.need_unbroken()
         target = self.end
+        self._health.note_reach(target)
         try:
             if self.take_names_dirty():
                 self.sync_names()

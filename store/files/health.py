@@ -25,6 +25,9 @@ class Health:
         self.on_broken: list[Callable[[DiskError], None]] = []
         self.on_sync_failed: Callable[[], None] = lambda: None
         """Called after ``on_broken``, in the thread of the sync, also while ``silent``."""
+        self.note_reach: Callable[[int], None] = lambda end: None
+        """Hears where the log ends before each sync of it, in that thread, and before a cut to there: should
+        the sync fail when nobody is left to hear of it, a start is to know what there was."""
         self.on_full: list[Callable[[], None]] = []
         """Called when space begins to lack."""
         self._full: dict[str, str] = {}

@@ -92,8 +92,10 @@ class Flusher:
                 hook(target)
         elif generation != log.generation:
             self._wanted = min(self._wanted, log.end)
+            self._health.note_reach(log.end)  # the thread may have noted what the cut took
 
     def _call(self, segments: list[Segment], names: bool) -> None:
+        self._health.note_reach(self._log.end)
         if names:
             self._log.sync_names()
         for segment in segments:

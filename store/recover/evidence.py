@@ -1,9 +1,10 @@
 """Does the log reach as far as other files of this store say it once did?
 
 The checkpoint and the epochs are written behind the log, and synced. A log that ends before what they say has
-lost its end: its disk was replaced, a mount is missing, somebody removed segments. Recovery makes these files
-agree with the log it finds, so what they said is noted in ``logWasLonger`` before, until the broker has noted
-for itself that its log is suspect. Real brokers' checkpoints are not asked: theirs may lag behind a cut.
+lost its end: its disk was replaced, a mount is missing, somebody removed segments. So has one that ends, on
+the same boot, before what ``abort`` says: the sync failed that was to write the rest. Recovery makes these
+files agree with the log it finds, so what they said is noted in ``logWasLonger`` before, until the broker has
+noted for itself that it is suspect. Real brokers' checkpoints are not asked: theirs may lag behind a cut.
 """
 
 from __future__ import annotations

@@ -99,12 +99,13 @@ class Opening:
         epochs.load(may_be_unreadable=self._controller_mode or config.start_with_damaged_tables)
         if epochs.unreadable is not None and config.start_with_damaged_tables:
             epochs.trust([])
-        was = reached(self._files.checkpoint.now, epochs.last)
+        was = max(reached(self._files.checkpoint.now, epochs.last), self.abort.reached)
         recovered = recover(
             self._files,
             self._flow,
             clean=stop is Stop.ORDERLY,
             killed=stop is Stop.KILLED,
+            reached=self.abort.reached,
             controller_mode=self._controller_mode,
             check_crc=config.check_crc_on_recover,
             now_ms=self._env.now_ms(),
@@ -113,6 +114,8 @@ class Opening:
         self.was_longer.compare(max(self._files.log.end, recovered.partial_until), was)
         self._after()
         self.abort.on_recovered()
+        if config.flush_disk_type == "ASYNC_FLUSH":  # else nothing is acknowledged before its sync
+            self._files.health.note_reach = self.abort.on_reach
         return recovered
 
     def _on_sync_failed(self) -> None:

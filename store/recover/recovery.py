@@ -34,6 +34,7 @@ from store.files.commit_log import CommitLog
 from store.files.consume_queue import PRE_BLANK_SIZE, ConsumeQueue, OffsetsTaken
 from store.files.damage import RECORD_BYTES_MAX, DamageLedger, resync
 from store.files.index import Index
+from store.files.partial import claimed_end
 from store.files.record import HEAD, RECORD_BYTES_MIN, BadRecord, decode, measure, store_timestamp_of
 from store.files.segment import Segment
 from store.files.store_files import StoreFiles
@@ -68,13 +69,14 @@ def recover(
     *,
     clean: bool,
     killed: bool,
+    reached: int,
     controller_mode: bool,
     check_crc: bool,
     now_ms: int,
 ) -> Recovered:
-    """Bring all files to one truth. ``killed``: as ``scan`` has it. Blocks for as long as the reading takes;
-    raises DiskError, OSError."""
-    return _Recovery(files, flow, clean, killed, controller_mode, check_crc, now_ms).run()
+    """Bring all files to one truth. ``killed``: as ``scan`` has it; ``reached``: so far the log was written,
+    0 when unknown. Blocks for as long as the reading takes; raises DiskError, OSError."""
+    return _Recovery(files, flow, clean, killed, reached, controller_mode, check_crc, now_ms).run()
 
 
 class _Recovery:
@@ -88,6 +90,7 @@ class _Recovery:
         flow: StoreFlow,
         clean: bool,
         killed: bool,
+        reached: int,
         controller_mode: bool,
         check_crc: bool,
         now_ms: int,
@@ -96,6 +99,7 @@ class _Recovery:
         self.flow = flow
         self.clean = clean
         self.killed = killed
+        self.reached = reached
         self.controller_mode = controller_mode
         self.check_crc = check_crc
         self.now_ms = now_ms
@@ -116,6 +120,7 @@ class _Recovery:
         self.start = self._start()
         self.believed = self.settled or self.start  # entries behind may be torn after an unclean stop
         scan = self._scan()
+        partial_until = max(scan.partial_until, self._came_in_part(scan.end))
         self._note_damage(scan)
         self._end_log_at(scan.end)
         dispatched = self._cut_queues(scan.end)
@@ -131,7 +136,7 @@ class _Recovery:
             confirmed,
             scan.reason,
         )
-        return Recovered(self.clean, self.start, scan.end, confirmed, scan.records, scan.partial_until)
+        return Recovered(self.clean, self.start, scan.end, confirmed, scan.records, partial_until)
 
     def _empty(self) -> Recovered:
         """There is no log: what other files say is of a former one."""
@@ -190,6 +195,17 @@ class _Recovery:
         elif self.clean:
             scan.doubt_last(lambda offset, size: entry_disagrees(files, parser, offset, size))
         return scan
+
+    def _came_in_part(self, end: int) -> int:
+        """Where the record ends that begins at ``end`` and of which a part came, 0 if none does: what a
+        slave has of its master's log ends anywhere."""
+        commit_log = self.files.log
+        at = end % commit_log.segment_bytes
+        came = min(self.reached - end, commit_log.segment_bytes - at)
+        segment = next((s for s in commit_log.segments if s.start == end - at), None)
+        if came <= 0 or segment is None:
+            return 0
+        return claimed_end(segment.read, at, end, came) or 0
 
     def _safe_end(self) -> int:
         """The offset below which every byte was safe on disk when the store was last open, 0 when unknown."""

@@ -1,8 +1,8 @@
 """How does a store end earlier than it did? For a role change, a partial record, or to begin anew.
 
 In this order, so that a crash at any step leaves a store that opens, and ends between the old end and the
-new one: the checkpoint stops covering what goes, durably; the log is erased behind the cut, and synced;
-then the ledger, the queues and the index follow, which recovery would cut as well.
+new one: checkpoint and ``abort`` stop covering what goes, durably; the log is erased behind the cut, and
+synced; then the ledger, the queues and the index follow, which recovery would cut as well.
 """
 
 from __future__ import annotations
@@ -88,7 +88,8 @@ class Truncator:
         self._env.events.add("truncated", offset=offset)
 
     def invalidate(self, offset: int) -> None:
-        """The checkpoint says nothing of bytes behind ``offset``, durably. Raises OSError."""
+        """No note speaks of bytes behind ``offset``, the checkpoint durably so. Raises OSError."""
+        self._health.note_reach(offset)
         now, end = self._checkpoint.now, PhysicalOffset(offset)
         before = now.encode()
         now.confirm_offset = min(now.confirm_offset, end)
