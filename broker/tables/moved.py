@@ -60,13 +60,13 @@ class Moved(Generic[Key]):
         self._first = self.mark
         self._marks.clear()
 
-    def since(self, mark: int | None) -> list[Key] | None:
-        """The keys that changed after ``mark``; None when that is not known."""
+    def since(self, mark: int | None, most: int | None = None) -> list[Key] | None:
+        """The keys that changed after ``mark``, the ``most`` newest of them; None when that is not known."""
         if mark is None or not self._first <= mark <= self.mark:
             return None
-        found = []
+        found: list[Key] = []
         for key in reversed(self._marks):
-            if self._marks[key] <= mark:
+            if self._marks[key] <= mark or len(found) == most:
                 break
             found.append(key)
         return found

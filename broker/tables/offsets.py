@@ -7,12 +7,11 @@ does ``"popsUpTo"``: up to which place of the log each pop is in the offsets.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from itertools import islice
 from typing import Any, Final
 
-from broker.tables.moved import MOVED_MAX, forget_oldest
+from broker.tables.moved import Moved
 from broker.tables.pairs import PairCount
 from broker.tables.resets import SEPARATOR, Resets, name_of, pair_of
 from broker.tables.table_text import TableText
@@ -37,7 +36,9 @@ class OffsetTable:
     """Offsets by (topic, group), in messages; pure but for the hook that asks for a write.
 
     Holds: an entry changes only through ``commit``, ``reset``, ``clamp``, ``drop_*``,
-    ``take_held`` and ``adopt``. ``pairs`` bounds what clients may make: they ask ``has_room`` first, and
+    ``take_held`` and ``adopt``. A commit moves ``mark`` and ``version``, and calls the hooks, unless the pair
+    did so since anybody asked for one of the two, or had its text written: who was called and did not look
+    yet sees this one, too. ``pairs`` bounds what clients may make: they ask ``has_room`` first, and
     what the broker itself does or copies is always taken.
     """
 
@@ -47,17 +48,13 @@ class OffsetTable:
         self._table: dict[tuple[str, str], dict[int, int]] = {}
         self._kept: dict[tuple[str, str], dict[int, int]] = {}
         self._names = _Names()
-        self.text = TableText(
-            lambda: map(name_of, list(self._table)), lambda name: self._table[pair_of(name)]
-        )
+        self.text = TableText(lambda: map(name_of, list(self._table)), self._written)
         self._topics_text = TableText(
             lambda: list(self._names.topics), lambda group: list(self._names.topics[group])
         )
-        self._moved: dict[tuple[str, str], int] = {}  # when an entry last changed, oldest first
-        self.mark = 0
-        """Counts the changes since this process began; ``changed_since`` takes one of its values."""
-        self._first = 0  # before this mark nothing is known of what changed
-        self.version = DataVersion()
+        self._moved = Moved[tuple[str, str]]()
+        self._noted: set[tuple[str, str]] = set()  # these moved since anybody looked, and have no text
+        self._version = DataVersion()
         self.pops_to: int | None = None
         """What was popped by checkpoints that end at or below this place of the log is in the offsets, unless
         somebody said otherwise since; None: nobody knows."""
@@ -66,11 +63,30 @@ class OffsetTable:
         self.on_reset: list[Callable[[str, str, int | None], None]] = []
         """Group, topic, queue: an operator says where it goes on; None: in all queues, or nowhere."""
 
+    @property
+    def mark(self) -> int:
+        """Counts the changes since this process began, those as one that nobody looked between;
+        ``changed_since`` takes one of its values."""
+        self._noted.clear()
+        return self._moved.mark
+
+    @property
+    def version(self) -> DataVersion:
+        """Of the table as it is; its time is that of the first change since somebody looked."""
+        self._noted.clear()
+        return self._version
+
+    def _written(self, name: str) -> dict[int, int]:
+        """An entry, of which a text is made."""
+        pair = pair_of(name)
+        self._noted.discard(pair)
+        return self._table[pair]
+
     def load(self, stored: dict[str, Any] | None) -> None:
         if stored is not None:
             self._replace(_parse(stored.get("offsetTable") or {}))
             self._take_resets(_parse(stored.get(_RESETS) or {}), None)
-            self.version = DataVersion.from_json(stored.get("dataVersion"))
+            self._version = DataVersion.from_json(stored.get("dataVersion"))
             self.pops_to = _place(stored)
 
     def get(self, group: str, topic: str, queue_id: int) -> int | None:
@@ -107,16 +123,17 @@ class OffsetTable:
         if queues is None:
             self._table[pair] = {queue_id: offset}
             self._note(pair)
-            self.mark += 1
-            self._move(pair)
+            self._moved.add((pair,))
             self._is_newer()
         elif queues.get(queue_id) != offset:
             queues[queue_id] = offset
-            self._is_moved(pair)
+            if pair not in self._noted:
+                self._is_moved(pair)
 
     def commit_all(self, group: str, topic: str, told: list[tuple[int, int]]) -> None:
         """``commit`` of several queues at once."""
-        queues = self._table.get((topic, group))
+        pair = (topic, group)
+        queues = self._table.get(pair)
         if queues is None:
             for queue_id, offset in told:
                 self.commit(group, topic, queue_id, offset)
@@ -124,14 +141,16 @@ class OffsetTable:
         for queue_id, offset in told:
             if queues.get(queue_id) != offset:
                 queues.update(told)
-                self._is_moved((topic, group))
+                if pair not in self._noted:
+                    self._is_moved(pair)
                 break
 
     def _is_moved(self, pair: tuple[str, str]) -> None:
-        """An offset of a pair that was there is another one: ``_note``, as most pulls commit."""
+        """An offset of a pair that was there is another one: ``_note``, as most pulls commit. Until somebody
+        looks, the next ones of the pair are noted with it."""
+        self._noted.add(pair)
         self.text.touched(SEPARATOR.join(pair))
-        self.mark += 1
-        self._move(pair)
+        self._moved.add((pair,))
         self._is_newer()
 
     def reset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
@@ -227,6 +246,7 @@ class OffsetTable:
     def _drop(self, keys: list[tuple[str, str]]) -> None:
         for key in keys:
             del self._table[key]
+            self._noted.discard(key)
             self.resets.drop(key)
             self._said(key)
         if keys:
@@ -287,21 +307,21 @@ class OffsetTable:
                 table.setdefault(key, self._table.get(key, {}))
             if not table and self.pops_to == pops_to:
                 return False
-        self.mark += 1
+        self._noted.clear()
         if part:
             self._replace_part(table)
         else:
             self._replace(table)
-        self.version = DataVersion.from_json(wrapper.get("dataVersion"))
+        self._version = DataVersion.from_json(wrapper.get("dataVersion"))
         for hook in self.on_change:
             hook()
         return True
 
     def changed_since(self, mark: int | None) -> dict[str, Any]:
         """What ``adopt`` of a table as of ``mark`` needs to become this one; None: the whole table."""
-        if mark is None or not self._first <= mark <= self.mark:
+        keys = self._moved.since(mark)
+        if keys is None:
             return self.to_text()
-        keys = list(self._since(mark))
         changed = {name_of(key): dict(self._table.get(key, {})) for key in keys}
         return {
             "dataVersion": self.version.to_json(),
@@ -330,19 +350,10 @@ class OffsetTable:
             **self._pops_to(),
         }
 
-    def _since(self, mark: int) -> Iterator[tuple[str, str]]:
-        """What changed after ``mark``, the newest first."""
-        for key in reversed(self._moved):
-            if self._moved[key] <= mark:
-                return
-            yield key
-
     def _few_since(self, mark: int) -> list[tuple[str, str]] | None:
         """What changed after ``mark``; None when that is not known, or too much."""
-        if not self._first <= mark <= self.mark:
-            return None
-        keys = list(islice(self._since(mark), PART_MAX + 1))
-        return keys if len(keys) <= PART_MAX else None
+        keys = self._moved.since(mark, PART_MAX + 1)
+        return keys if keys is not None and len(keys) <= PART_MAX else None
 
     async def prepare_since(self, mark: int, slice_: Slice) -> None:
         """Write in slices what ``since`` would have to. Raises as ``slice_``."""
@@ -400,9 +411,9 @@ class OffsetTable:
 
     def _replace(self, table: dict[tuple[str, str], dict[int, int]]) -> None:
         self._table = table
+        self._noted.clear()
         self._pairs.replace(table)
-        self._first = self.mark
-        self._moved.clear()
+        self._moved.forget()
         self._names = _Names()
         for topic, group in table:
             self._names.topics.setdefault(group, {})[topic] = None
@@ -417,7 +428,7 @@ class OffsetTable:
             else:
                 self._table.pop(key, None)
             self._note(key)
-            self._move(key)
+        self._moved.add(table)
 
     def _note(self, key: tuple[str, str]) -> None:
         """An entry is new, another one, or gone: what is made of the table follows."""
@@ -443,32 +454,27 @@ class OffsetTable:
         self.text.changed(name_of(key), here)
         self._topics_text.changed(group, group in self._names.topics)
 
-    def _move(self, key: tuple[str, str]) -> None:
-        self._moved.pop(key, None)  # to the end, so that the newest are found without a search
-        self._moved[key] = self.mark
-        if len(self._moved) > MOVED_MAX:
-            self._first = forget_oldest(self._moved)
-
     def check_invariants(self) -> None:
         pairs = {(topic, group) for group, topics in self._names.topics.items() for topic in topics}
         assert pairs == set(self._table), "the topics of each group are those it has offsets of"
         turned = {(topic, group) for topic, groups in self._names.groups.items() for group in groups}
         assert turned == pairs, "the groups of each topic are those that have offsets of it"
+        assert self._noted <= pairs, "what was noted is there"
         assert all(self._kept.values()), "a pair of which nothing is kept is forgotten"
+        self._moved.check_invariants()
         self._pairs.check_against(pairs)
         self.resets.check_invariants()
         self.text.check_invariants()
         self._topics_text.check_invariants()
 
     def _changed(self, *keys: tuple[str, str]) -> None:
-        self.mark += 1
         for key in keys:
             self._note(key)
-            self._move(key)
+        self._moved.add(keys)
         self._is_newer()
 
     def _is_newer(self) -> None:
-        self.version = self.version.next(self._now_ms())
+        self._version = self._version.next(self._now_ms())
         for hook in self.on_change:
             hook()
 

@@ -31,6 +31,8 @@ OTHERS_STATE = {
     "remoting.guard.Guard": {"_drop", "_end", "admit"},
     "broker.state.clients.Clients": set(),
     "broker.tables.resets.Resets": {"on_heard"},
+    # Who looks takes pairs out of those that were noted, of which there may be fewer.
+    "broker.tables.offsets.OffsetTable": {"_written", "mark", "version"},
     # Where an entry is written, it is the dirty queues that change, not which queues there are.
     "store.files.consume_queues.ConsumeQueues": {
         "write_out",
