@@ -262,7 +262,9 @@ class Tallies:
 
 
 class Made:
-    """Bytes of long answers made in this turn of the loop. ``at_next_turn`` calls something then."""
+    """Bytes of long answers made in this turn of the loop. ``at_next_turn`` calls something then.
+
+    Up to half of ``MADE_BYTES_MAX`` may be of earlier turns: no step of the loop is taken for so few."""
 
     def __init__(self, at_next_turn: Callable[[Callable[[], None]], None]) -> None:
         self.size = 0
@@ -271,9 +273,9 @@ class Made:
 
     def add(self, size: int) -> None:
         """A long answer was made."""
-        if not self.size:
+        before, self.size = self.size, self.size + size
+        if before <= MADE_BYTES_MAX // 2 < self.size:
             self._at_next_turn(self._new_turn)
-        self.size += size
 
     async def next_turn(self) -> None:
         """Return when a turn of the loop has room for another long answer."""

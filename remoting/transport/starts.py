@@ -12,7 +12,8 @@ on their way, nor can they take what it has.
 
 What the fast path takes never waits as a request: of that, and of taking frames apart at all, so many bytes
 are read in a turn (``Reads``). A consumer's pull that is answered at once has to begin as any request, but
-``KNOWN`` of them count as one.
+``KNOWN`` of them count as one. While such pulls are few and quick, and no turn was long lately, no turn is
+told from the next for their sake: that takes a step of the loop, and a look for events, of its own.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ KNOWN: Final = 3
 """Requests that need neither task nor parsing (a consumer's next pull): so many count as one. The pull of 32
 that is known takes 20 us, another 65."""
 TURN_MS: Final = 10.0
+UNTOLD_MS: Final = TURN_MS / 2
+"""Known ones that took less in all, and less than half a share, may have begun in one turn."""
 WOKEN_BYTES_A_TURN: Final = 96 << 10
 """Of those whose turn came in the line: 4 KiB of each, also when the loop reads others before."""
 READ_BYTES_A_TURN: Final = (512 << 10) - WOKEN_BYTES_A_TURN
@@ -72,6 +75,7 @@ class Starts:
         self._first_share = self._first_left = OF_PEERS
         self._begun = 0  # in this turn, of clients
         self._known_left = 0  # known ones that a start of this turn still has room for
+        self._known_ms = 0.0  # what known ones took before this turn was told from others
         self._armed_ms: float | None = None
         self._line: dict[Waiting, None] = {}  # in order of arrival
         self._first: dict[Waiting, None] = {}
@@ -111,20 +115,26 @@ class Starts:
         """So many known ones, ``LEAST`` at most, may begin until the clock is looked at again;
         ``begun_known`` counts them."""
         if self._armed_ms is None:
+            if self._share == A_TURN:
+                return LEAST  # half of it is left
             self._arm()
         if self._is_long():
             return 0
         most = LEAST - self._begun if self._begun < LEAST else LEAST
         return min(most, self._known_left + KNOWN * self._left)
 
-    def begun_known(self, count: int) -> None:
-        """So many of ``known_room`` began."""
+    def begun_known(self, count: int, took_ms: float) -> None:
+        """So many of ``known_room`` began, and took so long."""
         self._begun += count
         self._known_left -= count
         if self._known_left < 0:
             starts = -(self._known_left // KNOWN)
             self._left -= starts
             self._known_left += starts * KNOWN
+        if self._armed_ms is None:
+            self._known_ms += took_ms
+            if self._known_ms > UNTOLD_MS or self._left < A_TURN // 2:
+                self._arm()
 
     def wait(self, connection: Waiting) -> None:
         """Its frames wait from now on; one that waits already keeps its place in its line."""
@@ -143,7 +153,7 @@ class Starts:
 
     def _arm(self) -> None:
         if self._armed_ms is None:
-            self._armed_ms = self._now_ms()
+            self._armed_ms = self._now_ms() - self._known_ms
             asyncio.get_running_loop().call_soon(self._turn)
 
     def _turn(self) -> None:
@@ -154,6 +164,7 @@ class Starts:
             self._first_share = share_after(self._first_share, took_ms, OF_PEERS)
         self._armed_ms = None
         self._begun = self._known_left = 0
+        self._known_ms = 0.0
         self._left, self._first_left = self._share, self._first_share
         due, self._at_next_turn = self._at_next_turn, []
         for what in due:

@@ -10,8 +10,9 @@ from collections import Counter, defaultdict
 import pytest
 
 from remoting.codec import Command, encode
+from remoting.guard import MADE_BYTES_MAX, Made
 from remoting.transport.connection import Connection
-from remoting.transport.starts import A_TURN, KNOWN, LEAST, OF_PEERS, TURN_MS, Starts, share_after
+from remoting.transport.starts import A_TURN, KNOWN, LEAST, OF_PEERS, TURN_MS, UNTOLD_MS, Starts, share_after
 from tests.remoting.support import read_command, serving
 
 FLOOD = 1200
@@ -84,6 +85,11 @@ class Line:
     def go_on(self) -> bool:
         self.asked += 1
         return self.asked < self.frames
+
+
+def is_told(starts: Starts) -> bool:
+    """Whether this turn is told from the next, which takes a step of the loop."""
+    return starts._armed_ms is not None
 
 
 async def test_who_waits_already_is_in_the_line_once() -> None:
@@ -170,13 +176,56 @@ async def test_known_requests_that_begin_together_count_as_one_by_one(turn_ms: f
         room = together.known_room()
         assert room <= LEAST, "each may take long"
         count = chance.randrange(room + 1)
-        together.begun_known(count)
+        together.begun_known(count, turn_ms)
         assert [each.take_known() for _ in range(count)] == [True] * count
         begun += count
         now[0] += turn_ms
     assert not together.known_room()
     assert not each.take_known(), "both had their share"
     assert begun <= LEAST if turn_ms else begun > A_TURN
+
+
+async def test_a_few_quick_known_requests_need_no_step_of_the_loop_and_a_turn_begins_no_more_for_it() -> None:
+    starts = Starts(lambda: 0.0)
+    begun = 0
+    while not is_told(starts):
+        begun += LEAST
+        starts.begun_known(starts.known_room(), 0.1)
+    assert KNOWN * A_TURN // 2 <= begun <= KNOWN * A_TURN // 2 + LEAST + KNOWN
+    while room := starts.known_room():
+        starts.begun_known(room, 0.1)
+        begun += room
+    assert begun == KNOWN * A_TURN, "all of them may have begun in one turn"
+    await asyncio.sleep(0)
+    assert starts.known_room() == LEAST
+    assert not is_told(starts)
+
+
+async def test_known_requests_that_took_long_before_a_turn_is_told_count_in_it() -> None:
+    now = [0.0]
+    starts = Starts(lambda: now[0])
+    for took_ms in (UNTOLD_MS / 2, UNTOLD_MS / 2, TURN_MS):
+        assert not is_told(starts)
+        assert starts.known_room() == LEAST
+        now[0] += took_ms
+        starts.begun_known(2, took_ms)
+    assert is_told(starts)
+    assert (starts.known_room(), starts.take()) == (0, False), "the turn was long"
+    await asyncio.sleep(0)
+    assert starts.known_room() > 0
+    assert is_told(starts), "its share is a smaller one"
+
+
+async def test_of_long_answers_half_of_what_a_turn_may_make_needs_no_step_of_the_loop() -> None:
+    starts = Starts(lambda: 0.0)
+    made = Made(starts.at_next_turn)
+    made.add(MADE_BYTES_MAX // 2)
+    assert not is_told(starts)
+    made.add(MADE_BYTES_MAX)
+    made.add(1)
+    assert is_told(starts)
+    await asyncio.wait_for(made.next_turn(), 1)
+    assert made.size == 0
 
 
 async def test_what_is_due_at_the_next_turn_is_called_once_with_what_waits() -> None:

@@ -150,7 +150,7 @@ class KnownPulls:
             return None
         if (
             command.code not in _PULLS
-            or command.flag & codec.FLAG_RESPONSE
+            or command.flag & (codec.FLAG_RESPONSE | codec.FLAG_ONEWAY)
             or not command.ext.keys() <= _NAMES
             or header.topic in INTERNAL_TOPICS
             or is_revive_topic(header.topic)
@@ -331,7 +331,7 @@ class FastReads:
                 break  # the ordinary way says so to each
             start, request, _, frames, _ = answers
             size = sum(map(len, frames))
-            starts.begun_known(len(frames))
+            starts.begun_known(len(frames), now_ms - began_ms)
             took_s = (now_ms - began_ms) / 1000
             slow.on_answered(_NAME_OF[request.code], connection.remote, took_s, times=len(frames))
             connection.write_all(frames, size)
