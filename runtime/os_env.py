@@ -69,45 +69,41 @@ class OsFile:
 
     def __init__(self, path: str, descriptor: int) -> None:
         self.path = path
-        self._fd = descriptor
-
-    @property
-    def descriptor(self) -> int | None:
-        return self._fd
+        self.descriptor = descriptor  # no property: compiled code asks for it at each pull
 
     def pread(self, size: int, offset: int) -> bytes:
-        data = os.pread(self._fd, size, offset)
+        data = os.pread(self.descriptor, size, offset)
         if len(data) == size or not data:
             return data
         parts = [data]
         done = len(data)
-        while done < size and (more := os.pread(self._fd, size - done, offset + done)):
+        while done < size and (more := os.pread(self.descriptor, size - done, offset + done)):
             parts.append(more)
             done += len(more)
         return b"".join(parts)
 
     def pwrite(self, data: Buffer, offset: int) -> None:
-        done = os.pwrite(self._fd, data, offset)
+        done = os.pwrite(self.descriptor, data, offset)
         while done < len(data):
-            written = os.pwrite(self._fd, memoryview(data)[done:], offset + done)
+            written = os.pwrite(self.descriptor, memoryview(data)[done:], offset + done)
             if written == 0:
                 raise OSError(errno.EIO, "write made no progress", self.path)
             done += written
 
     def size(self) -> int:
-        return os.fstat(self._fd).st_size
+        return os.fstat(self.descriptor).st_size
 
     def truncate(self, size: int) -> None:
-        os.ftruncate(self._fd, size)
+        os.ftruncate(self.descriptor, size)
 
     def allocate(self, size: int) -> None:
         if size > self.size():
-            os.posix_fallocate(self._fd, 0, size)
+            os.posix_fallocate(self.descriptor, 0, size)
 
     def data_from(self, offset: int) -> tuple[int, int] | None:
         try:
-            begin = os.lseek(self._fd, offset, os.SEEK_DATA)
-            return begin, os.lseek(self._fd, begin, os.SEEK_HOLE)
+            begin = os.lseek(self.descriptor, offset, os.SEEK_DATA)
+            return begin, os.lseek(self.descriptor, begin, os.SEEK_HOLE)
         except OSError as error:
             if error.errno == errno.ENXIO:
                 return None
@@ -117,7 +113,7 @@ class OsFile:
         return (offset, size) if offset < size else None
 
     def zero(self, offset: int, size: int) -> None:
-        if _zero_range(self._fd, offset, size):
+        if _zero_range(self.descriptor, offset, size):
             return
         end = offset + size
         while offset < end:
@@ -126,11 +122,11 @@ class OsFile:
             offset += len(zeros)
 
     def sync(self) -> None:
-        os.fdatasync(self._fd)
+        os.fdatasync(self.descriptor)
 
     def close(self) -> None:
         # Linux frees the descriptor whatever close says (close(2)): a second try would close another's.
-        descriptor, self._fd = self._fd, -1
+        descriptor, self.descriptor = self.descriptor, -1
         if descriptor >= 0:
             os.close(descriptor)
 

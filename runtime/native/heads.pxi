@@ -48,8 +48,8 @@ cdef class PullHeads:
 
         ``limit``: no frame is longer; ``known``: what is known, and ``pull_at``'s marks. ``rules``: of the
         first one's request and header, what holds for all that have the same words but for the queue: the
-        codes wanted, the flags of topic and group, the Window, what gives a queue by topic and number, and
-        the log; None: the ordinary way has to look. ``most`` are answered, and none once the frames have more
+        codes wanted, the flags of topic and group, the Window, the queues by topic and number, and the
+        log; None: the ordinary way has to look. ``most`` are answered, and none once the frames have more
         than ``room`` bytes. A note: queue, commit offset, next offset, records, their bytes, and when the
         first of these was stored.
         """
@@ -82,7 +82,7 @@ cdef class PullHeads:
             numbers[1] = standing[STANDING_FIRST]
             if values[0] < numbers[1]:
                 break
-            queue = found[4](header.topic, header.queue_id)
+            queue = (<dict>found[4]).get((header.topic, header.queue_id))
             if queue is None:
                 break
             frame = self.answer(found[3], queue, found[5], values[0], standing[STANDING_MOST], found[0], binary,

@@ -14,7 +14,7 @@ from collections import Counter, deque
 from collections.abc import Callable
 from typing import Any, Final
 
-from model.codes import answer_label_of
+from model.codes import UNKNOWN, answer_label_of
 from runtime.report.complaints import Complaints
 from runtime.report.histogram import ANSWERS_S, RPC_MS, Histogram
 from runtime.report.slow_requests import SlowRequests
@@ -32,13 +32,18 @@ class Answers:
 
     def __init__(self) -> None:
         self._by: dict[tuple[str, str], Histogram] = {}
+        self._by_code: dict[tuple[str, int], Histogram] = {}  # the same, of answers' codes that are known
 
     def observe(self, what: str, answer: int, took_s: float, times: int = 1) -> None:
-        key = (what, answer_label_of(answer))
-        found = self._by.get(key)
-        if found is None:
-            found = self._by[key] = Histogram(ANSWERS_S)
+        found = self._by_code.get((what, answer)) or self._of(what, answer)
         found.observe(took_s, times)
+
+    def _of(self, what: str, answer: int) -> Histogram:
+        label = answer_label_of(answer)
+        found = self._by.setdefault((what, label), Histogram(ANSWERS_S))
+        if label != UNKNOWN:
+            self._by_code[what, answer] = found
+        return found
 
     def to_json(self) -> dict[str, Any]:
         """By request."""

@@ -210,12 +210,12 @@ class Reader:
         looked_at = looked_at_max(max_count, wanted)
         return self._read_plain(queue, self._log, at, looked_at, max_count, max_bytes, wanted)
 
-    def plain(self, topic: str) -> tuple[object, Callable[[str, int], ConsumeQueue | None], CommitLog] | None:
-        """What compiled code reads a topic's queues with: the window on the log, what gives a queue, and the
-        log; None: ``get`` has to."""
+    def plain(self, topic: str) -> tuple[object, dict[tuple[str, int], ConsumeQueue], CommitLog] | None:
+        """What compiled code reads a topic's queues with: the window on the log, the queues, and the log;
+        None: ``get`` has to."""
         if self._window is None or self._damage.ranges or topic.startswith(LMQ_PREFIX):
             return None
-        return self._window, self._queues.get, self._log
+        return self._window, self._queues.table(), self._log
 
     def _read(
         self,

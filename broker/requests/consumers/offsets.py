@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from broker.context import BrokerContext
 from broker.requests.answers import dialect
+from broker.requests.consumers.pull_heads import Note
 from broker.state.current_role import HANDING_OVER
 from broker.upkeep.acting import ONLY_FORWARD
 from model.codes import Request, Response
@@ -143,16 +144,19 @@ def note_offset(context: BrokerContext, group: str, topic: str, queue_id: int, o
     return True
 
 
-def note_offsets(context: BrokerContext, group: str, topic: str, told: list[tuple[int, int]]) -> None:
-    """``note_offset`` of several queues, of a group that has offsets in the topic."""
+def note_offsets(context: BrokerContext, group: str, topic: str, notes: list[Note]) -> None:
+    """``note_offset`` of pulls that were answered, of a group that has offsets in the topic; nothing at a
+    broker that keeps none."""
     if not context.role_state.is_master or context.offsets.resets.count:
-        for queue_id, offset in told:
-            note_offset(context, group, topic, queue_id, offset)
+        for note in notes if context.role_state.keeps_offsets else ():
+            note_offset(context, group, topic, note[0], note[1])
         return
-    next_offset = context.store.writer.next_offset  # see ``note_offset``
-    context.offsets.commit_all(
-        group, topic, [(queue_id, min(offset, next_offset(topic, queue_id))) for queue_id, offset in told]
-    )
+    told = []
+    for queue_id, offset, reached, _, _, _ in notes:
+        if offset > reached:
+            offset = min(offset, context.store.next_offset(topic, queue_id))  # see ``note_offset``
+        told.append((queue_id, offset))
+    context.offsets.commit_all(group, topic, told)
 
 
 def earliest_ms(context: BrokerContext, topic: str, queue_id: int) -> int:

@@ -51,7 +51,7 @@ class WholeAnswers:
     def _rules(self, request: Command, header: PullHeader) -> tuple[Any, ...] | None:
         """See ``answers`` of the module."""
         standing, context = header.standing, self._context
-        if not isinstance(standing, Standing) or request.is_oneway or context.offsets.resets.count:
+        if not isinstance(standing, Standing) or context.offsets.resets.count:
             return None
         found = standing.found(context, header)
         files = context.store.reader.plain(header.topic)
@@ -67,7 +67,6 @@ class WholeAnswers:
         _, _, header, _, notes = answers
         context, standing = self._context, header.standing
         context.stats.took(now_ms - began_ms)
-        if isinstance(standing, Standing) and standing.commits and context.role_state.keeps_offsets:
-            told = [one[:2] for one in notes if one[1] >= 0]
-            note_offsets(context, header.group, header.topic, told)
+        if isinstance(standing, Standing) and standing.commits:
+            note_offsets(context, header.group, header.topic, notes)
         context.gave_all(header.group, header.topic, notes, now_ms)
