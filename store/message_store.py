@@ -27,7 +27,7 @@ from store.files.entry_sizes import counted
 from store.files.epoch_file import EpochFile
 from store.files.record import Dispatch, NewMessage, Record
 from store.files.store_files import StoreFiles
-from store.flow.dispatch import OnArrive
+from store.flow.arrivals import OnArrive
 from store.flow.reading import Got, Reader
 from store.flow.retention import Retention
 from store.flow.store_flow import StoreFlow

@@ -55,7 +55,6 @@ class RoleChanges:
         self._group_address = group_address
         self._topic_repair = TopicRepair(context)
         self._tasks = Tasks(f"broker {context.config.broker_name} master")
-        context.store.on_arrive.append(self._topic_repair.arrived)
         context.store.begin_queues(context.topics.starts)
         context.store.retention.before_expiry.append(self._before_expiry)
 

@@ -14,7 +14,7 @@ from broker.context import BrokerContext
 from broker.requests.moving import records_of
 from broker.upkeep.copies import is_copy
 from runtime.turns import Slice
-from store.flow.dispatch import Arrival
+from store.flow.arrivals import Arrival, Listening
 from store.flow.reading import GetStatus
 
 RECENT_MS: Final = 600_000
@@ -23,10 +23,11 @@ BYTES: Final = 1 << 20
 
 
 class TopicRepair:
-    """``look`` and ``widen`` at a promotion, ``arrived`` for each record that is dispatched."""
+    """``look`` and ``widen`` at a promotion; ``arrived`` from then on, for each record that is dispatched."""
 
     def __init__(self, context: BrokerContext) -> None:
         self._context = context
+        self._listening = Listening(context.store.on_arrive, self.arrived)
         # True: ``look`` has looked at it. None: there is no promotion.
         self._lacking: dict[tuple[str, int], bool] | None = None
 
@@ -35,6 +36,7 @@ class TopicRepair:
         20,000 topics one look at the newest message of each took 0.3 s. Raises as ``slice_``."""
         store, topics = self._context.store, self._context.topics
         self._lacking = {}
+        self._listening.begin()
         found: list[tuple[str, int]] = []
         for queue in store.queues():
             if self._is_lacking(*queue) and not topics.was_deleted(*queue, store.max_queue_offset(*queue)):
@@ -69,6 +71,9 @@ class TopicRepair:
 
     def arrived(self, arrived: Sequence[Arrival]) -> None:
         """Records were dispatched. One the former master stored may be of a topic it never handed on."""
+        if self._lacking is None and not self._context.role_state.is_master:
+            self._listening.end()
+            return
         table = self._context.topics.table
         for topic, queue_id, max_offset, _ in arrived:
             known = table.get(topic)

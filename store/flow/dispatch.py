@@ -42,6 +42,7 @@ from store.files.record import (
     measure,
 )
 from store.files.store_files import StoreFiles
+from store.flow.arrivals import Arrival, OnArrive
 from store.flow.indexing import Indexer
 from store.flow.walker import READ_BYTES
 
@@ -59,9 +60,6 @@ FAR_ENTRIES = 4096
 _BLANK = MAGIC_BLANK.to_bytes(4, "big")
 WRITING_QUEUES = "writing a ConsumeQueue"
 
-Arrival = tuple[str, int, int, int]
-"""Topic, queue id, the offset behind the queue's last message, a tags code."""
-OnArrive = Callable[[Sequence[Arrival]], None]
 _FarEntry = tuple[int, int, int, int]
 """Queue offset, where the record lies, its size, its tags code: as ``ConsumeQueue.put`` takes them."""
 QueueEntries = tuple[str, int, int, int, int, int, bytes, dict[int, int]]
@@ -371,7 +369,7 @@ class Dispatcher:
             self._indexer.take(batch, end)
             self.last_timestamp_ms = batch[-1].store_timestamp_ms or self.last_timestamp_ms
             self.dispatched = PhysicalOffset(end)
-            if arrived:
+            if arrived and self._on_arrive:
                 self._tell([(key[0], key[1], offset, key[2]) for key, offset in arrived.items()])
         else:
             self._indexer.take((), end)
@@ -391,7 +389,7 @@ class Dispatcher:
         self._indexer.take_packed(block, first, behind, end)
         self.last_timestamp_ms = stored_ms or self.last_timestamp_ms
         self.dispatched = PhysicalOffset(end)
-        if arrived:
+        if arrived and self._on_arrive:
             self._tell(
                 [
                     (topic, queue, offset, code)
@@ -401,7 +399,7 @@ class Dispatcher:
             )
 
     def _tell(self, arrived: list[Arrival]) -> None:
-        for hook in self._on_arrive:
+        for hook in tuple(self._on_arrive):  # one may take itself out
             hook(arrived)
 
     def _put_packed(

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from model.config import StoreConfig
 from store.files.record import DispatchParser, delay_levels_ms
 from store.files.store_files import StoreFiles
-from store.flow.dispatch import Dispatcher, OnArrive
+from store.flow.arrivals import OnArrive
+from store.flow.dispatch import Dispatcher
 from store.flow.indexing import Indexer
 from store.flow.multi_dispatch import MultiDispatchParser
 from store.flow.throttle import Throttle

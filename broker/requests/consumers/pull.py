@@ -34,7 +34,7 @@ from runtime.tasks import Tasks
 from runtime.turns import Slice, Unhurried
 from store.files.consume_queue import is_queue_name
 from store.files.record import store_timestamp_of
-from store.flow.dispatch import Arrival
+from store.flow.arrivals import Arrival, Listening
 from store.flow.reading import GetStatus, Got
 
 CHECK_S: Final = 1.0  # how often the held pulls' deadlines are looked at
@@ -65,7 +65,7 @@ class PullProcessor:
         self._tasks = Tasks("held pulls")
         self._waking = Waking(self._tasks, context.env.monotonic_ms, self._steps)
         self._searches = Searches(self._tasks, context.effort, self._search)
-        context.store.on_arrive.append(self._arrived)
+        self._listening = Listening(context.store.on_arrive, self._arrived)
         context.offsets.on_reset.append(self._was_reset)
 
     @property
@@ -175,6 +175,7 @@ class PullProcessor:
             if self._waits(got, held) and not request.is_oneway and self._has_room(held):
                 held.passed = self._context.trust.passed(connection, request)
                 self._held.add(held)
+                self._listening.begin()
                 return None
         return self._told(connection, header, topic, group, got)
 
@@ -440,6 +441,7 @@ class PullProcessor:
     def _arrived(self, arrived: Sequence[Arrival]) -> None:
         """Records were dispatched."""
         if not self._held.count:
+            self._listening.end()
             return
         for topic, queue_id, _, tags_code in arrived:
             queue = (topic, queue_id)

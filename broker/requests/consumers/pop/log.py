@@ -19,7 +19,7 @@ from broker.state.pop_counts import ACK, CHECKPOINT, PopCounts
 from model.message import BORN_HOST_V6, STORE_HOST_V6, TAGS, UNIQ_KEY, encode_properties
 from model.pop import TIMER_DELIVER_MS, revive_topic
 from store.files.record import NewMessage
-from store.flow.dispatch import Arrival
+from store.flow.arrivals import Arrival, Listening
 from store.flow.writing import Put
 
 ACK_TIME_MS: Final = 1000
@@ -44,7 +44,7 @@ class PopLog:
         self._said: set[tuple[str, str, int | None]] = set()
         """Topic, group and queue (None: all): an operator said where they go on while this broker led
         and did not know of the former master's pops yet."""
-        context.store.on_arrive.append(self._arrived)
+        self._listening = Listening(context.store.on_arrive, self._arrived)
         context.offsets.on_reset.append(self._was_reset)
         context.role_state.on_change.append(self._role_changed)
         context.copies.noting = self.noting
@@ -84,6 +84,7 @@ class PopLog:
             self._context.offsets.reserve(group, topic)
         self._context.offsets.end_reset(group, topic, queue_id)
         self.positions.popped(key, offset, end)
+        self._listening.begin()
         self.note()
 
     def note(self) -> None:
@@ -166,7 +167,9 @@ class PopLog:
             self._context.offsets.release(key[1], key[0])
 
     def _arrived(self, arrived: Sequence[Arrival]) -> None:
-        if len(self.positions) and any(arrival[0] == self.topic for arrival in arrived):
+        if not len(self.positions):
+            self._listening.end()
+        elif any(arrival[0] == self.topic for arrival in arrived):
             self.note()
 
     # Records

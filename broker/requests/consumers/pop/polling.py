@@ -20,7 +20,7 @@ from remoting.pop_headers import LookHeader, PopHeader
 from remoting.service import Connection
 from runtime.tasks import Tasks
 from runtime.turns import Slice
-from store.flow.dispatch import Arrival
+from store.flow.arrivals import Arrival, Listening
 
 EARLY_MS: Final = 50
 """A pop is answered so long before its time is over, as in the original: its client does not wait longer."""
@@ -58,7 +58,7 @@ class Polling:
         self._answering: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at_ms = 0.0
-        context.store.on_arrive.append(self._arrived)
+        self._listening = Listening(context.store.on_arrive, self._arrived)
 
     def drop(self, connection: Connection) -> bool:
         """Of one that has ended: some of its pops have no places any more; whether there are others."""
@@ -97,6 +97,7 @@ class Polling:
             return Response.POLLING_FULL
         held.passed = self._context.trust.passed(connection, request)
         self.pops.add(held)
+        self._listening.begin()
         self._arm()
         return None
 
@@ -112,6 +113,7 @@ class Polling:
     def _arrived(self, arrived: Sequence[Arrival]) -> None:
         """Records were dispatched."""
         if not self.pops.count:
+            self._listening.end()
             return
         for topic, queue_id, _, _ in arrived:
             queues = self._arrivals.get(topic)
