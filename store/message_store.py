@@ -171,6 +171,7 @@ class MessageStore:
         if not self._opened:
             return
         self._opened = False
+        self.hurry()
         await self.background.stop()
         health = self.files.health
         try:
@@ -302,6 +303,16 @@ class MessageStore:
         """Records ending at or below ``offset`` are dispatched, in batches, soon. Never moves back."""
         if self._opened:
             self.flow.dispatcher.confirm(offset)
+
+    def confirm_copied(self, offset: PhysicalOffset) -> None:
+        """``confirm`` by a master that serves the consumers of these records: they are dispatched a few
+        milliseconds later while nobody waits for them here, or after ``hurry``."""
+        if self._opened:
+            self.flow.dispatcher.confirm_copied(offset)
+
+    def hurry(self) -> None:
+        """That master is gone, or its consumers may come here: nothing is put off any more."""
+        self.flow.dispatcher.hurry()
 
     async def caught_up(self) -> None:
         """Return when every whole confirmed record is dispatched. Raises DiskError when that cannot be."""

@@ -237,6 +237,17 @@ class Following:
             return actions + self._begin_compare(frame, own, "written without a Controller")
         return actions + self._agree_by_epochs(frame, own, master)
 
+    def goes_on(self, frame: Transfer, end: PhysicalOffset, epochs: Sequence[EpochStart]) -> bool:
+        """Whether all that ``on_frame`` would say is to append what ``frame`` has, if anything, and to
+        confirm as far as it says and we have it: nearly always. ``end`` and ``epochs``: of our log."""
+        return (
+            frame.offset == end
+            and not self._empty
+            and (self._tail is None or self._tail.compared)
+            and bool(epochs)
+            and epochs[-1] == (frame.epoch, frame.epoch_start)
+        )
+
     def on_frame(self, frame: Transfer, own: Reach, now_ms: float) -> list[Action]:
         actions: list[Action] = []
         if self._tail is not None and not self._tail.compared:
@@ -407,6 +418,10 @@ class ClassicFollowing:
 
     def on_handshake(self, frame: MasterHandshake, own: OwnLog, master: Master) -> list[Action]:
         raise PeerError("a handshake in the protocol that has none")
+
+    def goes_on(self, frame: Transfer, end: PhysicalOffset, epochs: Sequence[EpochStart]) -> bool:
+        """See ``Following.goes_on``; here a frame does not say what is confirmed."""
+        return False
 
     def on_frame(self, frame: Transfer, own: Reach, now_ms: float) -> list[Action]:
         """See ``Following.on_frame``."""

@@ -160,6 +160,7 @@ class MasterLink(asyncio.BufferedProtocol):
         for timer in self._timers.values():
             timer.cancel()
         self._timers.clear()
+        self._store.hurry()
         if self._transport is not None:
             self._transport.abort()
 
@@ -189,8 +190,11 @@ class MasterLink(asyncio.BufferedProtocol):
             if isinstance(frame, MasterHandshake):
                 actions = following.on_handshake(frame, own_log(store), master)
             else:
-                actions = following.on_frame(frame, reach(store), now_ms)
                 heard = frame.epoch
+                if following.goes_on(frame, store.log.end, store.epochs.entries):
+                    self._log.go_on(frame)
+                    continue
+                actions = following.on_frame(frame, reach(store), now_ms)
             if self._log.carry_out(actions, following.master_end):
                 self._owner.on_agreed()
             if isinstance(frame, MasterHandshake):

@@ -25,6 +25,7 @@ from ha.slave.follow import (
     text_of,
 )
 from ha.slave.tail import Piece
+from ha.wire.codec import Transfer
 from model.errors import DiskError, MqError
 from model.ids import PhysicalOffset
 from store.files.damage import RECORD_BYTES_MAX
@@ -164,6 +165,12 @@ class LogActions:
         self._store = store
         self._told = told
 
+    def go_on(self, frame: Transfer) -> None:
+        """``carry_out`` of what ``on_frame`` says of a frame that ``goes_on``. Raises DiskError."""
+        if frame.body:
+            self._store.append_raw(frame.offset, frame.body)
+        self._store.confirm_copied(frame.confirmed)  # as far as the log reaches
+
     def carry_out(self, actions: Iterable[Action], master_end: PhysicalOffset) -> bool:
         """Whether the log was found to go on in the master's. Raises DiskError, CannotGoOnError,
         UntoldCutError."""
@@ -173,7 +180,7 @@ class LogActions:
                 case Append():
                     store.append_raw(action.offset, action.body)
                 case Confirm():
-                    store.confirm(action.offset)
+                    store.confirm_copied(action.offset)
                 case NoteDamage(offset):
                     self._note_damage(offset)
                 case NoteEpoch(epoch, start):

@@ -13,7 +13,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from model.errors import DiskError
 from model.ids import PhysicalOffset
@@ -54,6 +54,11 @@ log = logging.getLogger(__name__)
 REMEMBERED_MAX = 100_000
 """Records kept in memory for dispatch, on a slave its plain ones; beyond that the log is parsed."""
 STEP_RECORDS = 4096
+COPIED_S = 0.005
+"""What is copied from a master is dispatched so often at most while nobody waits for it here: a step costs
+about as much for a few records as for many."""
+COPIED_BYTES = 256 * 1024
+"""So many are not put off."""
 FAR_ENTRIES = 4096
 """A queue does not go on so far behind its end unless two records in a row say so."""
 
@@ -92,6 +97,45 @@ class Remembered:
         self.end = self.next_record = -1
 
 
+class _Turns:
+    """When does the dispatcher take its next ``turn``, a callback of the loop?"""
+
+    def __init__(self, turn: Callable[[], None]) -> None:
+        self._turn = turn
+        self._is_soon = False
+        self._put_off: asyncio.TimerHandle | None = None  # one that is to come later
+        self._copies_at_s = float("-inf")  # of the loop's time: when copies were not put off last
+
+    def begin(self) -> None:
+        """It begins."""
+        self._is_soon = False
+        self._put_off = None
+
+    def soon(self) -> None:
+        if self._put_off is not None:
+            self._put_off.cancel()
+            self._put_off = None
+        if not self._is_soon:
+            self._is_soon = True
+            asyncio.get_running_loop().call_soon(self._turn)
+
+    def for_copies(self, *, at_once: bool) -> None:
+        """Copies are to be dispatched: in ``COPIED_S`` after the last ones, or ``at_once``."""
+        loop = asyncio.get_running_loop()
+        now_s = loop.time()
+        wait_s = self._copies_at_s + COPIED_S - now_s
+        if at_once or wait_s <= 0:
+            self._copies_at_s = now_s
+            self.soon()
+        elif self._put_off is None and not self._is_soon:
+            self._put_off = loop.call_later(wait_s, self._turn)
+
+    def hurry(self) -> None:
+        """What was put off comes now."""
+        if self._put_off is not None:
+            self.soon()
+
+
 class Dispatcher:
     """Keeps ``dispatched`` <= ``confirmed`` <= log.end (bytes), and brings the first to the second."""
 
@@ -112,7 +156,7 @@ class Dispatcher:
         self._remembered = Remembered()
         module = compiled() if type(parser) is DispatchParser else None
         self._packer: Parser | None = None if module is None else module.Parser(Dispatch, SCHEDULE_TOPIC)
-        self._scheduled = False
+        self._turns = _Turns(self._turn)
         self._stalled_at = -1  # the confirmed offset that ends inside of a record, or of damage
         self._waiters: list[asyncio.Future[None]] = []
 
@@ -144,9 +188,10 @@ class Dispatcher:
         at = start if start in (self.dispatched, remembered.end) else remembered.next_record
         view = memoryview(data)
         while start <= at < end:
-            block, behind = self._packer.parse(view if at == start else view[at - start :], at, end)
+            parsed: tuple[Any, int] = self._packer.parse(view if at == start else view[at - start :], at, end)
+            block, behind = parsed
             if behind > at:
-                remembered.add(at, behind, cast(Any, block))
+                remembered.add(at, behind, block)
             if behind == end:  # as a rule
                 at = end
                 break
@@ -160,12 +205,23 @@ class Dispatcher:
     def confirm(self, offset: int) -> None:
         """Let records that end at or below ``offset`` be dispatched soon. Never moves back."""
         offset = min(offset, self._files.log.end)
+        if offset > self.confirmed:
+            self.confirmed = PhysicalOffset(offset)
+            self._turns.soon()
+
+    def confirm_copied(self, offset: int) -> None:
+        """``confirm`` of what was copied from a master, which serves its consumers: what comes in quick
+        succession is gathered while nobody waits here."""
+        offset = min(offset, self._files.log.end)
         if offset <= self.confirmed:
             return
         self.confirmed = PhysicalOffset(offset)
-        if not self._scheduled:
-            self._scheduled = True
-            asyncio.get_running_loop().call_soon(self._turn)
+        many = offset - self.dispatched >= COPIED_BYTES
+        self._turns.for_copies(at_once=many or bool(self._on_arrive))
+
+    def hurry(self) -> None:
+        """What was put off is dispatched now."""
+        self._turns.hurry()
 
     def move_back(self, offset: int) -> None:
         """The log was cut to ``offset``."""
@@ -200,13 +256,11 @@ class Dispatcher:
                 raise DiskError(self._files.health.broken)
             waiter = asyncio.get_running_loop().create_future()
             self._waiters.append(waiter)
-            if not self._scheduled:
-                self._scheduled = True
-                asyncio.get_running_loop().call_soon(self._turn)
+            self._turns.soon()
             await waiter
 
     def _turn(self) -> None:
-        self._scheduled = False
+        self._turns.begin()
         try:
             self.step()
         except (DiskError, OSError) as error:
@@ -217,9 +271,8 @@ class Dispatcher:
             for waiter in waiters:
                 if not waiter.done():
                     waiter.set_result(None)
-        elif not self._scheduled:
-            self._scheduled = True
-            asyncio.get_running_loop().call_soon(self._turn)
+        else:
+            self._turns.soon()
 
     def run_to_end_for_recovery(self) -> None:
         """Dispatch all that is confirmed, now, and tell nobody: recovery, off the loop. Raises DiskError,

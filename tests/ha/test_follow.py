@@ -213,8 +213,17 @@ def test_whatever_a_master_says_the_log_grows_at_its_end_and_keeps_what_is_prove
                 return
             if data.draw(st.booleans()):  # most random offsets do not fit: make this one fit
                 frame = transfer(len(slave.data), frame.epoch, frame.epoch_start, frame.confirmed, frame.body)
+            same_epoch = data.draw(st.booleans())
+            if same_epoch and slave.epochs:
+                frame = transfer(frame.offset, *slave.epochs[-1], frame.confirmed, frame.body)
             before, cut = bytes(slave.data), slave.cut_to
-            slave.carry_out(following.on_frame(frame, slave.reach, 0.0))
+            goes_on = following.goes_on(frame, slave.reach.end, slave.reach.epochs)
+            actions = following.on_frame(frame, slave.reach, 0.0)
+            if goes_on:
+                behind = PhysicalOffset(frame.offset + len(frame.body))
+                append: list[Action] = [Append(frame.offset, frame.body)] if frame.body else []
+                assert actions == [*append, Confirm(PhysicalOffset(min(max(frame.confirmed, 0), behind)))]
+            slave.carry_out(actions)
             if slave.cut_to == cut:
                 assert bytes(slave.data[: len(before)]) == before
             else:

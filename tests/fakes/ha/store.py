@@ -150,6 +150,12 @@ class FakeStore:
         assert offset <= self.log.end
         self.confirmed = max(self.confirmed, offset)
 
+    def confirm_copied(self, offset: int) -> None:
+        self.confirm(min(offset, self.log.end))
+
+    def hurry(self) -> None:
+        pass
+
     def truncate(self, offset: int) -> None:
         self.cuts.append(offset)
         if offset % self._record_bytes:

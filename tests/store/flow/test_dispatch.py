@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 
 from model.ids import PhysicalOffset
 from store.files.record import Dispatch
+from store.flow import dispatch
 from store.message_store import MessageStore
 from tests.fakes.disk.memory import FaultyEnv
 from tests.store.support import message, opened, records_of
@@ -108,3 +110,63 @@ async def test_a_record_that_lies_before_the_end_of_its_queue_is_not_entered(rem
         store.confirm(store.log.end)
         await store.caught_up()
         assert (queue.max_offset, queue.max_physical) == (0, len(data))
+
+
+async def turns() -> None:
+    for _ in range(3):
+        await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize(
+    "ended_by", ["time", "a reader", "the link's end", "a cut", "a close", "a master's own"]
+)
+async def test_copies_in_quick_succession_are_dispatched_together(
+    ended_by: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dispatch, "COPIED_S", 0.05 if ended_by == "time" else 60.0)
+    async with opened(FaultyEnv()) as master, opened(FaultyEnv()) as store:
+        data, found = await batch_of(master, 4)
+        store.append_raw(PhysicalOffset(0), data)
+        store.confirm_copied(found[1].offset)
+        await turns()
+        assert store.dispatched == found[1].offset, "it was quiet before"
+        for one in found[2:]:
+            store.confirm_copied(one.offset)
+            await turns()
+        assert store.confirmed == found[3].offset
+        assert store.dispatched == found[1].offset, "nobody waits for them here"
+        expected = found[3].offset
+        if ended_by == "time":
+            await asyncio.sleep(0.1)
+        elif ended_by == "a reader":
+            store.on_arrive.append(lambda arrived: None)
+            store.confirm_copied(PhysicalOffset(len(data)))
+            expected = PhysicalOffset(len(data))
+        elif ended_by == "the link's end":
+            store.hurry()
+        elif ended_by == "a cut":
+            store.truncate(expected := found[2].offset)
+            store.hurry()
+        elif ended_by == "a close":
+            await store.close()
+        else:
+            store.confirm(expected := PhysicalOffset(len(data)))
+        await turns()
+        assert store.dispatched == expected
+        store.check_invariants()
+
+
+async def test_many_copies_are_not_put_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dispatch, "COPIED_S", 60.0)
+    async with opened(FaultyEnv()) as master, opened(FaultyEnv()) as store:
+        data, found = await batch_of(master, 4)
+        monkeypatch.setattr(dispatch, "COPIED_BYTES", len(data) - found[1].offset)
+        store.append_raw(PhysicalOffset(0), data)
+        store.confirm_copied(found[1].offset)
+        await turns()
+        store.confirm_copied(PhysicalOffset(len(data) - 1))
+        await turns()
+        assert store.dispatched == found[1].offset
+        store.confirm_copied(PhysicalOffset(len(data)))
+        await turns()
+        assert store.dispatched == len(data)
