@@ -293,7 +293,7 @@ class Broker:
     def _refuse_fast(self) -> bool:
         context = self.context  # asked for each read: no property on the way
         return (
-            context.role_state.refuse() is not None
+            not context.role_state.takes_writes
             or self.roles.stopping
             or context.store.why_not_writable is not None
             or context.ha.refuse() is not None

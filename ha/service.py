@@ -376,9 +376,8 @@ class HaService:
             return Refused(f"service not available now: {self.broken}", Response.SERVICE_NOT_AVAILABLE)
         if not self.conditions.holds_lease() and not self.acked_by_all_recently():
             return Refused(NO_LEASE, Response.SERVICE_NOT_AVAILABLE)
-        needed = sync.members_to_write
-        if len(sync.members) < needed:
-            text = f"in-sync replicas not enough: {len(sync.members)} of {needed}"
+        if not sync.enough_members:
+            text = f"in-sync replicas not enough: {len(sync.members)} of {sync.members_to_write}"
             return Refused(text, Response.SYSTEM_ERROR)
         return None
 
@@ -423,11 +422,10 @@ class HaService:
             self.sync.on_flush(flushed)
             self._publish()
 
-    def _slave_changed(self, acknowledged: BrokerId | None) -> None:
+    def _slave_changed(self, may_propose: bool) -> None:
         self._publish()
-        proposals = self._proposals
-        if proposals is not None and (acknowledged is None or not proposals.needs_no_proposal(acknowledged)):
-            proposals.consider()
+        if may_propose and self._proposals is not None:
+            self._proposals.consider()
 
     def _publish_and_propose(self) -> None:
         self._publish()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 from broker.requests.batch import BORN_HOST, PULLS, READ_MESSAGES_MAX
 from broker.requests.send_format import PLAIN_SYS_FLAGS, BinaryAnswer, JsonAnswer
@@ -286,11 +286,12 @@ class CompiledSends:
         reads = self._turn.take()
         if not self._core.pending:
             return
-        records, block = self._core.take()
+        taken: tuple[bytes, Any] = self._core.take()
+        records, block = taken
         all_reads = reads if last is None else [*reads, last]
         answered = [(connection, answers) for connection, _, answers in all_reads if answers]
         try:
-            self._path.append(answered, (records,), len(records), cast(Any, block))
+            self._path.append(answered, (records,), len(records), block)
         except DiskError:
             self._again(reads)
             raise

@@ -121,9 +121,10 @@ class RoleManager:
         )
         conditions = self._parts.ha.conditions
         conditions.before_reseed = self._before_reseed
-        conditions.holds_lease = self.lease.holds
+        lease = self.lease
+        conditions.holds_lease = lease.holds
         # Where a broker outside of the set may be elected, members that acknowledge prove nothing.
-        conditions.acks_replace_lease = lambda: not self.lease.required
+        conditions.acks_replace_lease = lambda: not lease.required
         conditions.keeps_set = requester.keeps_set
         self._tasks.spawn(self._watch_view(), name="life")
         # A lease is 0.8 of the timeout: four questions fit into it.

@@ -42,6 +42,8 @@ class CurrentRole:
 
     def __init__(self) -> None:
         self.state = RoleState()
+        self.takes_writes = False
+        """What ``refuse`` says no to: asked for each read of a producer."""
         self.led_from = PhysicalOffset(0)
         """Where the log ended when this broker became master."""
         self.acting = False  # a slave that serves consumers in place of a master that is not there
@@ -86,6 +88,7 @@ class CurrentRole:
     @handing_over.setter
     def handing_over(self, value: bool) -> None:
         self._handing_over = value
+        self.takes_writes = self.refuse() is None
         if value:
             self._shares.shut()
             return

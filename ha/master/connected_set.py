@@ -55,6 +55,7 @@ class ConnectedSet:
     members: frozenset[BrokerId] = field(init=False)
     members_to_write: int = field(init=False)
     """Members, the master included, that there are at least before a write is taken."""
+    enough_members: bool = field(init=False)
     _copies: Copies = field(init=False)
     _own_decides: bool = field(init=False)  # the policy asks for one copy, and none is ahead of our own
 
@@ -70,6 +71,7 @@ class ConnectedSet:
         self.members = frozenset({self.self_id, *self._ends})
         known = len(self.members)
         self.members_to_write = self.policy.members_to_write(known)
+        self.enough_members = known >= self.members_to_write
         self._copies = self.policy.copies(known)
         self._own_decides = self._copies.to_ack == 1 and (known == 1 or not self.policy.synced)
         self._advance()
@@ -91,13 +93,15 @@ class ConnectedSet:
         self._ends[broker_id] = NOWHERE
         self._regroup()
 
-    def on_ack(self, broker_id: BrokerId, end: PhysicalOffset, now_ms: float) -> None:
-        """A connected slave has everything below ``end``. Raises PeerError when that cannot be."""
+    def on_ack(self, broker_id: BrokerId, end: PhysicalOffset, now_ms: float) -> bool:
+        """A connected slave has everything below ``end``. There is nothing to propose by it. Raises PeerError
+        when that cannot be."""
         check_ack(broker_id, end, self._ends[broker_id], self.end)
         self._ends[broker_id] = end
         acknowledged = self._evidence.acknowledged
         acknowledged[broker_id] = max(end, acknowledged.get(broker_id, NOWHERE))
         self._advance()
+        return False
 
     def on_disconnect(self, broker_id: BrokerId) -> None:
         if self._ends.pop(broker_id, None) is not None:

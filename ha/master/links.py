@@ -151,10 +151,10 @@ class SlaveLinks:
         env: Env,
         store: MessageStore,
         config: BrokerConfig,
-        on_change: Callable[[BrokerId | None], None],
+        on_change: Callable[[bool], None],
     ) -> None:
-        """``on_change``: hear which slave acknowledged something, or None: one left. Raises ConfigError:
-        ``haSecretFile``."""
+        """``on_change``: hear that a slave acknowledged something, or left; whether there may be something to
+        propose by it. Raises ConfigError: ``haSecretFile``."""
         self.replicas: Replicas | None = None
         """None while this broker is not master."""
         self.turned_away = TurnedAway()
@@ -292,10 +292,9 @@ class SlaveLinks:
 
     def on_ack(self, link: SlaveLink) -> None:
         """``link`` reported how far its slave is."""
-        broker_id = link.broker_id
+        broker_id = link.slave.broker_id
         if self.replicas is not None and self.by_id.get(broker_id) is link:
-            self.replicas.on_ack(broker_id, link.end, link.last_read_ms)
-            self._on_change(broker_id)
+            self._on_change(self.replicas.on_ack(broker_id, link.end, link.last_read_ms))
 
     def on_end(self, link: SlaveLink) -> None:
         """``link`` is gone: its slave leaves the SyncStateSet at once, not when a timer notices."""
@@ -309,7 +308,7 @@ class SlaveLinks:
         )
         if self.replicas is not None:
             self.replicas.on_disconnect(link.broker_id)
-            self._on_change(None)
+            self._on_change(True)
 
     # Incarnations
 

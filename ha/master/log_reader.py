@@ -68,6 +68,8 @@ class LogReader:
     """
 
     def __init__(self, store: MessageStore) -> None:
+        self.damage = store.damage
+        """What of the log is known to be damaged."""
         self._store = store
         self._held: dict[PhysicalOffset, Buffer] | None = None
         self.framed: dict[_Asked, Framed] | None = None

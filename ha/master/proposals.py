@@ -30,8 +30,6 @@ class Proposals:
         """``on_change``: hear that the set, or what counts beside it, changed."""
         self.propose: Propose | None = None
         """How to ask in the epoch there is; None: the set stays."""
-        self.needs_no_proposal = sync.needs_no_proposal
-        """Whether what a slave acknowledged changes nothing for the set: the usual case, and cheap."""
         self._wake = asyncio.Event()
         self._env = env
         self._sync = sync

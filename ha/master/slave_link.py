@@ -180,10 +180,13 @@ class SlaveLink(asyncio.Protocol):
             return
         self.last_read_ms = self._shared.env.monotonic_ms()
         try:
-            if self._proof is None:
-                self._read(data)
-            else:
-                self._verify(self._proof.responder, data)
+            if self._proof is not None:
+                data = self._verify(self._proof.responder, data)
+            for frame in self._dialect.reader.feed(data) if data else ():
+                if isinstance(frame, SlaveHandshake):
+                    self._shake_hands(frame)
+                else:
+                    self._ack(frame)
         except _ENDS_LINK as error:
             self.close(str(error))
 
@@ -207,22 +210,22 @@ class SlaveLink(asyncio.Protocol):
 
     # Before the HA protocol
 
-    def _verify(self, responder: HandshakeResponder, data: bytes) -> None:
+    def _verify(self, responder: HandshakeResponder, data: bytes) -> bytes:
+        """What came behind the proofs: the HA protocol, said by the broker that proved itself if one did."""
         try:
             answer, rest = responder.feed(data)
         except UnprovenError as error:
             self._turn_away(str(error), refusal(error.reason) if error.reason is not None else b"")
-            return
+            return b""
         if answer:
             self._write([answer])
-        if rest is not None:
-            # What comes now is the HA protocol, said by the broker that proved itself if one did.
-            self._forget_proof()
-            self.proven = responder.proven
-            if responder.proven is not None:
-                self._dialect.on_proven(self, responder.proven)
-            if rest:
-                self._read(rest)
+        if rest is None:
+            return b""
+        self._forget_proof()
+        self.proven = responder.proven
+        if responder.proven is not None:
+            self._dialect.on_proven(self, responder.proven)
+        return rest
 
     def _too_late(self) -> None:
         self._turn_away(f"it did not prove within {PROOF_S:g} s which broker it is", b"")
@@ -245,13 +248,6 @@ class SlaveLink(asyncio.Protocol):
             proof.deadline.cancel()
 
     # Reading
-
-    def _read(self, data: bytes) -> None:
-        for frame in self._dialect.reader.feed(data):
-            if isinstance(frame, SlaveHandshake):
-                self._shake_hands(frame)
-            else:
-                self._ack(frame)
 
     def _shake_hands(self, frame: SlaveHandshake) -> None:
         replicas = self._shared.host.replicas
@@ -339,7 +335,7 @@ class SlaveLink(asyncio.Protocol):
             return
         if self.next < store.log.min_offset:
             self._look_for_gap()
-        if store.damage.ranges:
+        if self._shared.reader.damage.ranges:
             end = self.whole_until(end)
             if self.next >= end:
                 self._later(STALL_S)
@@ -351,10 +347,9 @@ class SlaveLink(asyncio.Protocol):
         if left <= 0:
             self._later(self._shared.budget.wait_s())
             return
-        now_ms = self._shared.env.monotonic_ms()
-        self._write(
-            self._frames(min(end, PhysicalOffset(self.next + left)), replicas.confirmed, now_ms), now_ms
-        )
+        until = PhysicalOffset(self.next + left)
+        self.last_write_ms = now_ms = self._shared.env.monotonic_ms()
+        self._transport.writelines(self._frames(until, replicas.confirmed, now_ms))
         if self.next < end and not self._paused:
             self._later(0)
 
@@ -452,9 +447,9 @@ class SlaveLink(asyncio.Protocol):
             self._gone = True
             self.next = begin
 
-    def _write(self, parts: Sequence[Buffer], now_ms: float | None = None) -> None:
+    def _write(self, parts: Sequence[Buffer]) -> None:
         if self._transport is not None and not self._transport.is_closing():
-            self.last_write_ms = self._shared.env.monotonic_ms() if now_ms is None else now_ms
+            self.last_write_ms = self._shared.env.monotonic_ms()
             self._transport.writelines(parts)
 
     # The end

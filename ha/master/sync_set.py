@@ -193,8 +193,10 @@ class SyncSet:
         self._membership.on_connected(broker_id)
         self._changed()
 
-    def on_ack(self, broker_id: BrokerId, end: PhysicalOffset, now_ms: float) -> None:
-        """A connected slave has everything below ``end``. Raises PeerError when that cannot be."""
+    def on_ack(self, broker_id: BrokerId, end: PhysicalOffset, now_ms: float) -> bool:
+        """A connected slave has everything below ``end``. Returns whether the desired set may be another one
+        by it; if not, which is usual, there is nothing to propose before the next ``on_tick``. Raises
+        PeerError when that cannot be."""
         slave = self._slaves[broker_id]
         if not slave.end <= end <= self.end:
             check_ack(broker_id, end, slave.end, self.end)
@@ -217,6 +219,7 @@ class SyncSet:
             if broker_id not in self._membership.members and now_ms - slave.caught_up_ms <= JOIN_LAG_MS:
                 self._join(broker_id, slave, now_ms)
         self._advance()
+        return slave.end < self.confirmed or not self._counting.complete
 
     def on_eligible(self, broker_id: BrokerId, now_ms: float) -> None:
         """``eligible`` may say yes for this slave from now on: it joins at once if it is level."""
@@ -339,6 +342,11 @@ class SyncSet:
         """Members, this master included, that the set has at least before a write is taken."""
         return self._counting.members_to_write
 
+    @property
+    def enough_members(self) -> bool:
+        """Whether there are so many."""
+        return len(self._membership.members) >= self._counting.members_to_write
+
     def desired_members(self, now_ms: float) -> frozenset[BrokerId]:
         """The SyncStateSet the master would like: itself, members that keep up, slaves that have caught
         up."""
@@ -364,12 +372,6 @@ class SyncSet:
         if self._leave_too_early(desired):
             desired |= self.members
         return frozenset(desired)
-
-    def needs_no_proposal(self, broker_id: BrokerId) -> bool:
-        """Whether what this slave acknowledged changes nothing of the desired set: then there is nothing to
-        propose before the next ``on_tick``."""
-        slave = self._slaves.get(broker_id)
-        return self._counting.complete and slave is not None and slave.end >= self.confirmed
 
     def _kept(self, now_ms: float) -> set[BrokerId]:
         """Members that are not heard and stay in the set, so that one of them can still be elected when this

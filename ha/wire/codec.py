@@ -99,6 +99,7 @@ class Transfer(NamedTuple):
 
 
 _TRANSFERRED: Final = partial(tuple.__new__, Transfer)  # a call of Python less for each frame
+_ACKED: Final = partial(tuple.__new__, Ack)
 
 
 def encode_slave_handshake(handshake: SlaveHandshake) -> bytes:
@@ -140,8 +141,10 @@ class SlaveReader:
     def feed(self, data: bytes) -> list[SlaveHandshake | Ack]:
         """Return the frames ``data`` completes; keep the rest for the next call. Raises PeerError."""
         buffer = self._buffer
-        if len(data) == ACK_BYTES and self._greeted and not self._greeting and not buffer:
-            return [_ack(data, 0)]  # nearly all
+        if len(data) == ACK_BYTES and self._greeted and not self._greeting and not buffer:  # nearly all
+            state, end = _ACK.unpack(data)
+            if state == TRANSFER and end >= 0:
+                return [_ACKED((end,))]
         buffer += data
         frames: list[SlaveHandshake | Ack] = []
         at = 0

@@ -74,7 +74,9 @@ class Writer:
         descriptor = self.at_once(data)
         if descriptor >= 0:
             self.last_io = self._loop.time()
-            self.write_rest(data, taken_of(descriptor, data))
+            sent = taken_of(descriptor, data)
+            if sent < len(data):
+                self.write_rest(data, sent)
         elif self._state is not _CLOSED:
             self.write_rest(data, 0)
 

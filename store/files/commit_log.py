@@ -232,7 +232,8 @@ class CommitLog:
         data = chunks[0] if len(chunks) == 1 else b"".join(chunks)
         if len(data) != size:
             raise ValueError(f"the chunks have {len(data)} bytes, not {size}")
-        self.need_unbroken()
+        if self._health.broken is not None:
+            self.need_unbroken()
         try:
             tail.write(data, self.end - tail.start)
         except OSError as error:

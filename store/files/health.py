@@ -30,14 +30,13 @@ class Health:
         the sync fail when nobody is left to hear of it, a start is to know what there was."""
         self.on_full: list[Callable[[], None]] = []
         """Called when space begins to lack."""
+        self.why_not_writable: str | None = None
+        """None, or why writes are refused."""
         self._full: dict[str, str] = {}
 
-    @property
-    def why_not_writable(self) -> str | None:
-        """None, or why writes are refused."""
-        if self.broken is not None:
-            return self.broken
-        return next(iter(self._full.values())) if self._full else None
+    def _weigh(self) -> None:
+        """What speaks against writing may be another."""
+        self.why_not_writable = self.broken or next(iter(self._full.values()), None)
 
     @property
     def out_of_space(self) -> bool:
@@ -46,6 +45,7 @@ class Health:
 
     def full(self, what: str, text: str) -> None:
         self._full[what] = text
+        self._weigh()
 
     def is_full(self, what: str) -> bool:
         return what in self._full
@@ -53,6 +53,7 @@ class Health:
     def room(self, what: str) -> None:
         """Space returned for ``what``."""
         self._full.pop(what, None)
+        self._weigh()
 
     def failed(self, error: OSError, doing: str, *, sync: bool = False) -> DiskError:
         """Note that ``doing`` failed and return the DiskError to raise.
@@ -64,6 +65,7 @@ class Health:
         if error.errno in _PASSES and not sync:
             had_room = not self.out_of_space
             self._full[doing] = text
+            self._weigh()
             if had_room and error.errno not in OUT_OF_DESCRIPTORS:
                 for hook in self.on_full:
                     hook()
@@ -79,6 +81,7 @@ class Health:
         problem = DiskError(text)
         if self.broken is None:
             self.broken = text
+            self._weigh()
             for hook in () if self.silent else self.on_broken:
                 hook(problem)
         return problem

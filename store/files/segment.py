@@ -81,7 +81,7 @@ class Segment:
         return data
 
     def write(self, data: Buffer, at: int) -> None:
-        self.file.pwrite(data, at)
+        (self._file or self.file).pwrite(data, at)
 
     def erase(self, at: int, until: int, *, to_first_zeros: bool = False, zeros_too: bool = False) -> bool:
         """Make the bytes from ``at`` up to ``until`` zeros, touching only blocks that are not yet: was there

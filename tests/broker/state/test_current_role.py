@@ -11,6 +11,8 @@ import pytest
 
 from broker.state import current_role
 from broker.state.current_role import CurrentRole
+from broker.state.role_state import Role, RoleState
+from model.ids import BrokerId, Epoch
 from remoting.codec import Command
 from remoting.service import Connection
 from runtime import turns
@@ -102,3 +104,13 @@ async def test_what_a_connection_sends_after_a_handover_goes_behind_what_waited_
     assert went == [100, *range(7)]
     assert not mine.held
     assert await send(7) is False
+
+
+@pytest.mark.parametrize("name", ["master", "slave", "fenced"])
+async def test_writes_are_taken_exactly_where_none_is_refused(name: Role) -> None:
+    role = CurrentRole()
+    assert role.takes_writes == (role.refuse() is None)
+    for handing_over in (False, True, False):
+        role.set(RoleState(name, BrokerId(1), Epoch(1), None))
+        role.handing_over = handing_over
+        assert role.takes_writes == (role.refuse() is None) == (name == "master" and not handing_over)

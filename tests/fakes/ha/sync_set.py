@@ -30,8 +30,8 @@ class PlainSyncSet(SyncSet):
             BrokerId(broker_id), now_ms, learner=learner, answers_heartbeats=answers_heartbeats
         )
 
-    def on_ack(self, broker_id: int, end: int, now_ms: float) -> None:
-        super().on_ack(BrokerId(broker_id), PhysicalOffset(end), now_ms)
+    def on_ack(self, broker_id: int, end: int, now_ms: float) -> bool:
+        return super().on_ack(BrokerId(broker_id), PhysicalOffset(end), now_ms)
 
     def on_eligible(self, broker_id: int, now_ms: float) -> None:
         super().on_eligible(BrokerId(broker_id), now_ms)
