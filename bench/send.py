@@ -10,7 +10,7 @@ beside, ``--python`` keelmq without its compiled path, ``--before`` another chec
 broker). CPU is what the operating system accounts to the broker processes (user + system). Each row is the
 median of ``--repeat`` runs of ``--seconds`` at each of ``--starts`` starts of the brokers, the sides in turn;
 ``spread`` is the lowest and the highest. The JVM gets ``--warm-up`` seconds of load first, a part of each
-kind of work, keelmq a tenth; before each work the stores leave the page cache (``bench/page_cache.py``).
+kind of work, keelmq a tenth; each run begins with free memory (``bench/page_cache.py``).
 ``path``: which path of sends the broker said it has; ``fast``: the share of keelmq's messages that took its
 fast path, by its own counter; ``refused``: the share of sends that were answered with an error, at the worst
 (flow control), CPU counts for those stored.
@@ -45,7 +45,7 @@ from admin.certs import CertDirectory  # noqa: E402
 from admin.local.cluster import LocalCluster  # noqa: E402
 from bench import load  # noqa: E402
 from bench.load import Work  # noqa: E402
-from bench.page_cache import forget  # noqa: E402
+from bench.page_cache import forget, touch  # noqa: E402
 from bench.provenance import machine  # noqa: E402
 from chaos.worlds import rocketmq  # noqa: E402
 from chaos.worlds.rocketmq_live import RocketMQWorld  # noqa: E402
@@ -54,6 +54,8 @@ from runtime.os_env import OsEnv  # noqa: E402
 _SCHED_CLOCK: Final = 2  # the kernel's CPUCLOCK_SCHED, of a clock that belongs to a process
 TOPIC = "Bench"
 QUEUES = 4
+TOUCHED_MIB = 768
+"""More than a run of a second writes, three brokers together."""
 WORKS = (
     *(Work(body, in_flight) for body in (1024, 128) for in_flight in (1, 16, 64)),
     Work(in_flight=64, burst=False),
@@ -274,6 +276,7 @@ def measure(sides: list[Side], works: list[Work], given: argparse.Namespace, sto
         runs: Runs = {side.name: [] for side in sides}
         for turn in range(given.repeat):
             for side in sides if turn % 2 == 0 else reversed(sides):
+                touch(TOUCHED_MIB)
                 runs[side.name].append(side.load(work, given.seconds))
         found.append(runs)
         print(".", end="", flush=True, file=sys.stderr)

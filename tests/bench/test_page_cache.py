@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 from pathlib import Path
 
 import pytest
 
-from bench.page_cache import forget
+from bench.page_cache import forget, touch
 
 
 def test_files_at_any_depth_are_written_back_and_forgotten_whatever_lies_beside(
@@ -31,3 +32,17 @@ def test_files_at_any_depth_are_written_back_and_forgotten_whatever_lies_beside(
     forget(tmp_path)
     assert sorted(calls) == sorted((name, str(f)) for f in files for name in ("fdatasync", "posix_fadvise"))
     assert [name for name, _ in calls[::2]] == ["fdatasync"] * 2
+
+
+def test_memory_is_used_for_a_moment(monkeypatch: pytest.MonkeyPatch) -> None:
+    used: list[mmap.mmap] = []
+    real = mmap.mmap
+
+    def made(*given: int) -> mmap.mmap:
+        used.append(real(*given))
+        return used[-1]
+
+    monkeypatch.setattr(mmap, "mmap", made)
+    touch(3)
+    (room,) = used
+    assert room.closed
