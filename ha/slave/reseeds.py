@@ -46,7 +46,8 @@ class Reseeds:
             return None
         confirmed = self._store.confirmed
         if error.master_end < confirmed:
-            return f"not put aside: {confirmed} bytes here are confirmed, more than there"
+            lacks = f"from {error.master_end} to {confirmed}"
+            return f"not put aside: the master lacks what is confirmed here, {lacks}"
         before_ms, self._torn_ms = self._torn_ms, self._env.monotonic_ms()
         if self._torn_ms - before_ms >= RESEED_STEADY_MS:
             self._row = 0
