@@ -442,6 +442,9 @@ class CommitLog:
         """Find the segments. Raises DiskError on a gap or a size that is not the configured one."""
         self._dir.load()
         gap = self._dir.gap()
+        if gap is not None and self._ends_before(gap):
+            self._drop_from(gap)
+            gap = None
         if gap is not None:
             raise DiskError(
                 f"{self._dir.path}: no segment between {self._dir.segments[gap - 1].start} and "
@@ -471,6 +474,18 @@ class CommitLog:
         self.end = self.flushed = PhysicalOffset(end)
         # The sync of the directory may be what the last process ended with.
         self._dir.names_dirty = bool(self._dir.segments)
+
+    def _ends_before(self, gap: int) -> bool:
+        """Is nothing written behind a gap? Then the log ended in what is gone, and this was made ahead."""
+        segments = self._dir.segments
+        sized = segments[0].file.size() == self.segment_bytes
+        return sized and all(segment.is_zeros() for segment in segments[gap:])
+
+    def _drop_from(self, gap: int) -> None:
+        for segment in reversed(self._dir.segments[gap:]):
+            log.error("%s holds nothing, and the file before it is gone: the log ends earlier", segment.path)
+            self._dir.remove(segment)
+        self._dir.sync_dir()
 
     def _has_whole_ones(self) -> bool:
         """Whether other files of the log have the configured size, so that one is short by mistake."""

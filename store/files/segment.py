@@ -112,6 +112,18 @@ class Segment:
             at += size
         return touched
 
+    def is_zeros(self) -> bool:
+        """Is nothing written in it? What was preallocated costs no reading."""
+        at, size = 0, self.file.size()
+        while at < size and (found := self.file.data_from(at)) is not None:
+            at, stop = found[0], min(found[1], size)
+            while at < stop:
+                data = self.file.pread(min(len(ZERO_BLOCK), stop - at), at)
+                if not data or any(data):
+                    return False
+                at += len(data)
+        return True
+
     def pin(self) -> None:
         self._pins += 1
 

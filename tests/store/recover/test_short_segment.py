@@ -84,3 +84,42 @@ async def test_a_root_that_is_a_file_is_named_with_its_key(tmp_path: Path) -> No
     with pytest.raises(DiskError, match=f"storePathRootDir={root}: {root} is no directory"):
         async with opened(OsEnv(), store_path=str(root)):
             pass
+
+
+@pytest.mark.parametrize("size", [SEGMENT, 1000])
+async def test_a_last_file_that_is_gone_ends_the_log_before_it_whatever_was_made_ahead(size: int) -> None:
+    """As where none was: the store notes that its log was longer, and its broker follows a master."""
+    env = FaultyEnv()
+    async with opened(env) as store:
+        await fill(store, 120, queues=1)
+        whole, end = records_of(store), store.log.end
+    last = end // SEGMENT * SEGMENT
+    env.disk.remove(f"{LOG}/{last:020d}")
+    env.disk.open(f"{LOG}/{last + SEGMENT:020d}", create=True).truncate(size)
+    async with opened(env) as store:
+        assert store.log.end == last
+        assert store.was_longer.end == end
+        assert records_of(store) == [r for r in whole if r.physical_offset < last]
+        assert f"{LOG}/{last + SEGMENT:020d}" not in env.disk.nodes
+
+
+async def test_a_log_with_a_hole_does_not_open_nor_changes() -> None:
+    """One byte behind it is enough; so is a configured size that is not the files'."""
+    env = FaultyEnv()
+    async with opened(env) as store:
+        await fill(store, 120, queues=1)
+        last = store.log.end // SEGMENT * SEGMENT
+    env.disk.remove(f"{LOG}/{last:020d}")
+    file = env.disk.open(f"{LOG}/{last + SEGMENT:020d}", create=True)
+    file.truncate(SEGMENT)
+    before = sorted(env.disk.nodes)
+    with pytest.raises(DiskError, match="no segment between"):
+        async with opened(env, segment_bytes=2 * SEGMENT):
+            pass
+    file.pwrite(b"\1", SEGMENT - 1)
+    with pytest.raises(DiskError, match=f"no segment between {last - SEGMENT}"):
+        async with opened(env):
+            pass
+    assert sorted(path for path in env.disk.nodes if path.startswith(LOG)) == [
+        path for path in before if path.startswith(LOG)
+    ]
