@@ -36,7 +36,7 @@ TAGS_CODE_MIN: Final = -(1 << 31)
 PRE_BLANK: Final = ENTRY.pack(0, PRE_BLANK_SIZE, 0)
 BUFFER_BYTES_MAX: Final = 64 * 1024
 _SCAN_ENTRIES: Final = 4096
-_FILL_ENTRIES_MAX: Final = 1 << 14
+FILL_ENTRIES_MAX: Final = 1 << 14
 """So many empty entries are written where a queue goes on later, however small its files are."""
 _LOOK_AHEAD_ENTRIES: Final = 256
 """More than a block of 4 KiB holds: what rots, or is lost, goes by blocks."""
@@ -137,7 +137,7 @@ class ConsumeQueue:
                 queue_offset,
                 self.max_offset,
             )
-        fresh = not self.max_offset or queue_offset - self.max_offset > max(per_file, _FILL_ENTRIES_MAX)
+        fresh = not self.max_offset or queue_offset - self.max_offset > max(per_file, FILL_ENTRIES_MAX)
         if fresh:
             self.destroy()
             self.written = self.max_offset = queue_offset - queue_offset % per_file

@@ -7,27 +7,25 @@ between leaves the old one, or none, and the next call makes it again.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from model.config import StoreConfig
-from model.message import INNER_BATCH, INNER_NUM, TRANSACTION_PREPARED, property_of
-from runtime.env import Disk
-from store.files.consume_queue import is_queue_name
+from model.message import TRANSACTION_PREPARED
+from runtime.env import Disk, File
+from store.files.consume_queue import ENTRY, ENTRY_BYTES, PRE_BLANK, is_queue_name
 from store.files.consume_queues import ConsumeQueues
 from store.files.index import Index
 from store.files.record import Dispatch, DispatchParser, Record
 from store.offline.directory import NEW_INDEX, StoreDirectory
 from store.offline.index_check import Shape
+from store.offline.queue_begins import FOLDER, places_of
 
 _BATCH: Final = 1024
-
-
-def _messages(record: Record) -> int:
-    """How many queue offsets the record takes."""
-    count = property_of(record.properties, INNER_NUM) or ""
-    is_batch = record.sys_flag & INNER_BATCH and count.isascii() and count.isdigit() and len(count) < 6
-    return max(int(count), 1) if is_batch else 1
+_BLANKS: Final = 1 << 14
+_OPEN_MAX: Final = 64
+_UNDER_WAY: Final = ".made"
+"""Behind the name of a queue's file that is being made: to readers it is none."""
 
 
 def queue_file_bytes(store: StoreDirectory, config: StoreConfig) -> int:
@@ -52,7 +50,7 @@ def complete_queues(disk: Disk, store: StoreDirectory, config: StoreConfig, pars
             queue = queues.open(record.topic, record.queue_id)
             code = parser.tags_code(record.topic, record.properties, record.store_timestamp_ms)
             if queue.put(record.queue_offset, record.physical_offset, record.size, code):
-                queue.skip_to(record.queue_offset + _messages(record))
+                queue.skip_to(record.queue_offset + places_of(record))
                 queues.dirty[queue] = None
                 made += 1
                 if len(queues.dirty) >= _BATCH or made % _BATCH == 0:
@@ -63,6 +61,94 @@ def complete_queues(disk: Disk, store: StoreDirectory, config: StoreConfig, pars
     finally:
         queues.close()
     return made
+
+
+def make_gone_files(disk: Disk, store: StoreDirectory, parser: DispatchParser, gone: Iterable[str]) -> int:
+    """Make files of queues anew, with the entries of all messages that the log holds; ``gone``: their paths
+    below the store. Returns how many entries. Raises DiskError, OSError.
+
+    They have other names until they are durable, and get theirs the newest first: a crash leaves files that
+    are still gone, and none with a part of its entries.
+    """
+    files = _GoneFiles(disk, store, gone)
+    made = 0
+    try:
+        for record in store.records():
+            if isinstance(record, Record) and not record.sys_flag & TRANSACTION_PREPARED:
+                code = parser.tags_code(record.topic, record.properties, record.store_timestamp_ms)
+                made += files.enter(record, ENTRY.pack(record.physical_offset, record.size, code))
+        files.put_in_place()
+    finally:
+        files.close()
+    return made
+
+
+class _GoneFiles:
+    """Files of queues under other names, without a message each. ``_starts``: of each queue, in bytes."""
+
+    def __init__(self, disk: Disk, store: StoreDirectory, gone: Iterable[str]) -> None:
+        self._disk = disk
+        self._root = store.root
+        self._starts: dict[tuple[str, int], set[int]] = {}
+        self._sizes: dict[tuple[str, int], int] = {}
+        self._open: dict[str, File] = {}
+        for path in gone:
+            _, topic, queue_id, start = path.split("/")
+            queue = (topic, int(queue_id))
+            self._starts.setdefault(queue, set()).add(int(start))
+            if queue not in self._sizes:
+                self._sizes[queue] = max(file.size for file in store.queue_files(*queue))
+            self._make(queue, int(start))
+
+    def _path(self, queue: tuple[str, int], start: int) -> str:
+        return f"{self._root}/{FOLDER}/{queue[0]}/{queue[1]}/{start:020}"
+
+    def _make(self, queue: tuple[str, int], start: int) -> None:
+        file = self._file(self._path(queue, start) + _UNDER_WAY)
+        left = self._sizes[queue] // ENTRY_BYTES
+        file.truncate(0)
+        while left:
+            count = min(left, _BLANKS)
+            file.pwrite(PRE_BLANK * count, file.size())
+            left -= count
+        file.truncate(self._sizes[queue])
+
+    def enter(self, record: Record, entry: bytes) -> bool:
+        """Of two records with one place the first has it."""
+        queue = (record.topic, record.queue_id)
+        if queue not in self._starts:
+            return False
+        at = record.queue_offset * ENTRY_BYTES % self._sizes[queue]
+        start = record.queue_offset * ENTRY_BYTES - at
+        if start not in self._starts[queue]:
+            return False
+        file = self._file(self._path(queue, start) + _UNDER_WAY)
+        if file.pread(ENTRY_BYTES, at) != PRE_BLANK:
+            return False
+        file.pwrite(entry, at)
+        return True
+
+    def put_in_place(self) -> None:
+        for queue, starts in self._starts.items():
+            for start in starts:
+                self._file(self._path(queue, start) + _UNDER_WAY).sync()
+            for start in sorted(starts, reverse=True):
+                path = self._path(queue, start)
+                self._disk.replace(path + _UNDER_WAY, path)
+            self._disk.sync_dir(f"{self._root}/{FOLDER}/{queue[0]}/{queue[1]}")
+
+    def _file(self, path: str) -> File:
+        file = self._open.get(path)
+        if file is None:
+            if len(self._open) >= _OPEN_MAX:
+                self.close()
+            file = self._open[path] = self._disk.open(path, create=True)
+        return file
+
+    def close(self) -> None:
+        for file in self._open.values():
+            file.close()
+        self._open.clear()
 
 
 def _dispatches(store: StoreDirectory, parser: DispatchParser) -> Iterator[Dispatch]:

@@ -25,8 +25,9 @@ from store.offline import verify
 from store.offline.directory import SegmentInfo, StoreDirectory, must_be_store
 from store.offline.entries import EntryCheck
 from store.offline.index_check import Shape, shape_of
-from store.offline.rebuild import complete_queues, rebuild_index
-from store.offline.replicas import Comparison
+from store.offline.queue_begins import is_queue_file
+from store.offline.rebuild import complete_queues, make_gone_files, rebuild_index
+from store.offline.replicas import Comparison, goes_on_behind
 
 ROUNDS_MAX: Final = 16
 """Each reads the whole log. One is enough unless what is mended shows what is damaged behind it."""
@@ -100,15 +101,16 @@ class _Repair:
         self._parser = DispatchParser(delay_levels_ms(config.delay_levels))
         self._files: dict[str, File] = {}
         self._whys: dict[tuple[int, int], str] = {}  # of damage of the log, why no replica mended it
+        self._reach = 0  # the log goes on up to there, as replicas show
 
     def run(self, cut_tail: bool, progress: verify.Progress | None) -> Outcome:
         outcome = Outcome()
         before: list[Row] | None = None
         for _ in range(ROUNDS_MAX):
             outcome.left = self._compare(outcome)
-            verdict = verify.verify(self._disk, self._root, self._config, progress)
+            verdict = verify.verify(self._disk, self._root, self._config, progress, self._reach)
             outcome.tail, damage = verdict["tail"], verdict["damage"]
-            if not damage or damage == before:
+            if (not damage or damage == before) and not self._reaches_on(verdict["maxOffset"]):
                 break
             before = damage
             self._mend(damage, outcome)
@@ -121,6 +123,14 @@ class _Repair:
             outcome.tail_cut = True
             self._sync()
         return outcome
+
+    def _reaches_on(self, end: int) -> bool:
+        """Is what looks like the log's end a hole? An older checkpoint than the log's, or one that is gone,
+        does not say; a replica may."""
+        reach = goes_on_behind(self._disk, self._root, self._peers, end) if self._peers else 0
+        further = reach > self._reach
+        self._reach = max(self._reach, reach)
+        return further
 
     def _rows(self, damage: list[Row]) -> list[Row]:
         """What is left, and a last row when the list was cut short."""
@@ -165,6 +175,9 @@ class _Repair:
             self._mend_log(store, store.segments(), damage, outcome)
             kinds = {place["kind"] for place in damage}
             if kinds & {"cq_missing", "cq_wrong", "cq_dangling"}:
+                gone = [place["file"] for place in damage if is_queue_file(place["file"])]
+                if gone:  # before others look: a file behind a gap hides those before it
+                    outcome.entries += make_gone_files(self._disk, store, self._parser, gone)
                 outcome.entries += self._mend_entries(store)
                 self._sync()  # before others open the same files
                 outcome.entries += complete_queues(self._disk, store, self._config, self._parser)

@@ -15,6 +15,7 @@ from typing import Final
 from model.errors import DiskError
 from model.message import TRANSACTION_PREPARED
 from runtime.env import Disk
+from store.files.damage import RECORD_BYTES_MAX
 from store.files.epoch_file import EpochEntry
 from store.files.index import Index
 from store.files.index_file import IndexFile
@@ -191,3 +192,53 @@ def _closed(run: Difference, records: int, *, follows: bool) -> Difference:
     if records > 1 and not follows and not run.why:
         run.data, run.why = b"", _HISTORY
     return run
+
+
+def goes_on_behind(disk: Disk, root: str, peers: Sequence[str], end: int) -> int:
+    """Where a record of this log ends that stands behind what looks like the log's end; 0 if there is none,
+    or no replica shows that the log was longer: with the same record there, and one at ``end``, in the same
+    epochs."""
+    try:
+        own = Replica(disk, root)
+    except DiskError:
+        return 0  # its epoch file tells nothing
+    try:
+        record = _first_record(own.store, end)
+        if record is None:
+            return 0
+        until = record.physical_offset + record.size
+        return until if any(_shows(disk, path, own, record, end) for path in peers) else 0
+    finally:
+        own.store.close()
+
+
+def _first_record(store: StoreDirectory, begin: int) -> Record | None:
+    for segment in store.segments():
+        for item in store.segment_records(segment) if segment.end > begin else ():
+            if isinstance(item, Record) and item.physical_offset >= begin:
+                return item
+    return None
+
+
+def _shows(disk: Disk, path: str, own: Replica, record: Record, end: int) -> bool:
+    begin, until = record.physical_offset, record.physical_offset + record.size
+    try:
+        peer = Replica(disk, path)
+    except DiskError:
+        return False
+    try:
+        same = peer.store.log_bytes(begin, until) == own.store.log_bytes(begin, until)
+        epochs = all(own.at(at) == peer.at(at) for at in (end, begin))
+        return same and epochs and until <= peer.limit and _is_sound(peer.store, end)
+    finally:
+        peer.store.close()
+
+
+def _is_sound(store: StoreDirectory, offset: int) -> bool:
+    """Does a record, or a blank, stand there?"""
+    says = int.from_bytes(store.log_bytes(offset, offset + 4), "big")
+    data = store.log_bytes(offset, offset + min(says, RECORD_BYTES_MAX))
+    try:
+        return bool(data) and whole(data, 0, offset, prop_crc=False) != 0
+    except BadRecord:
+        return False

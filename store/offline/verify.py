@@ -24,6 +24,7 @@ from store.flow.multi_dispatch import places
 from store.offline.directory import Damage, SegmentInfo, StoreDirectory
 from store.offline.entries import EntryCheck
 from store.offline.index_check import IndexCheck, Shape, shape_of
+from store.offline.queue_begins import QueueBegins
 
 DAMAGE_MAX: Final = 1000
 OFFSET_MAX: Final = 2**63 - 1
@@ -34,19 +35,23 @@ Progress = Callable[[int, int], None]
 
 
 def verify(
-    disk: Disk, root: str, config: StoreConfig | None = None, progress: Progress | None = None
+    disk: Disk,
+    root: str,
+    config: StoreConfig | None = None,
+    progress: Progress | None = None,
+    reach: int = 0,
 ) -> dict[str, Any]:
     """``ok``, ``records``, ``minOffset``, ``maxOffset``, ``confirmOffset``, ``epochs`` and ``damage`` of the
     store at ``root``, JSON-ready; ``tail`` is what recovery will drop behind the end, or None.
 
-    ``config`` gives the shape of the index files and the delay levels. Raises DiskError when the directory
-    cannot be read at all.
+    ``config`` gives the shape of the index files and the delay levels; ``reach``: others know that
+    the log goes on up to there. Raises DiskError when the directory cannot be read at all.
     """
     with StoreDirectory(disk, root) as store:
         if progress is not None:
             total = sum(segment.size for segment in store.segments())
             store.progress = lambda size: progress(size, total)
-        return _Verification(store, config or StoreConfig()).run()
+        return _Verification(store, config or StoreConfig()).run(reach)
 
 
 class _Verification:
@@ -58,6 +63,7 @@ class _Verification:
         self._damage: list[Damage] = []
         self._damaged_to = 0  # where the last damage of the log ends
         self._entries = EntryCheck(store, self._parser)
+        self._begins = QueueBegins(store)
         self._records = 0
         self._end = 0
         self._queued_to = 0  # what was not confirmed at the stop is in no queue yet, and no damage
@@ -65,7 +71,7 @@ class _Verification:
         self._last: Record | None = None
         self._next: dict[tuple[str, int], int] = {}  # queue offset after the last record of each queue
 
-    def run(self) -> dict[str, Any]:
+    def run(self, reach: int) -> dict[str, Any]:
         store = self._store
         segments = self._segments
         checkpoint = store.checkpoint()
@@ -77,8 +83,9 @@ class _Verification:
         known_end: int = max(checkpoint.confirm_offset, checkpoint.master_flushed_offset)
         if not store.stopped_cleanly or not known_end:
             known_end = max(known_end, self._queues_end())
-        known_end = max([known_end, *(item.until for item in store.damaged())])
+        known_end = max([known_end, reach, *(item.until for item in store.damaged())])
         self._log(segments, known_end)
+        self._gone_files()
         self._queues(log_min, self._end >= known_end)
         self._index.finish(self._end)
         if store.index_half_made:
@@ -191,6 +198,7 @@ class _Verification:
         if not record.sys_flag & TRANSACTION_PREPARED and self._end <= self._queued_to:
             key = (record.topic, record.queue_id)
             self._next[key] = max(self._next.get(key, 0), record.queue_offset + 1)
+            self._begins.take(record)
             wrong = self._entries.wrong(record)
             if wrong is not None and wrong.found[1] == PRE_BLANK_SIZE:  # others are met by way of the queues
                 text = f"entry {record.queue_offset} stands for no message"
@@ -206,6 +214,14 @@ class _Verification:
             return self._parser.one(data, 0, size) if measure(data, 0, offset, False) == size else None
         except BadRecord:
             return None
+
+    def _gone_files(self) -> None:
+        """Retention may have gone on meanwhile, and taken messages that were read here."""
+        begin = next((segment.start for segment in self._store.segments()), self._end)
+        text = "the log has messages whose entries stood in this file"
+        for path, physical in self._begins.gone():
+            if physical >= begin:
+                self._note(Damage("cq_missing", physical, physical, path, text))
 
     def _queues(self, log_min: int, end_is_sure: bool) -> None:
         there: dict[tuple[str, int], int] = {}

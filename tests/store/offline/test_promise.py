@@ -106,6 +106,11 @@ def _zero(begin: int, until: Callable[[int], int] = lambda end: end) -> Damage:
     return run
 
 
+def _remove_first_files(disk: FaultyDisk) -> None:
+    for at in (0, 200):
+        disk.remove(f"{QUEUE[:-20]}{at:020}")
+
+
 DERIVED: Final[dict[str, Damage]] = {
     "an entry far beyond the log": _entry(lambda at, size, tag: (at + (4 << 32), size, tag)),
     "an entry inside a record": _entry(lambda at, size, tag: (at + 8, size, tag)),
@@ -115,6 +120,8 @@ DERIVED: Final[dict[str, Damage]] = {
     "an entry without a message": _entry(lambda at, size, tag: (0, 0x7FFFFFFF, 0)),
     "a queue's last file is gone": lambda disk: disk.remove(f"{QUEUE[:-20]}{600:020}"),
     "a queue's file in the middle is gone": lambda disk: disk.remove(f"{QUEUE[:-20]}{200:020}"),
+    "a queue's first file is gone": lambda disk: disk.remove(QUEUE),
+    "a queue's first files are gone": _remove_first_files,
     "a queue is gone": lambda disk: disk.rmtree(QUEUE[:-21]),
     "all queues are gone": lambda disk: disk.rmtree("/ours/consumequeue"),
     "an index entry with another hash": _flip(ENTRIES + 30 * ENTRY_BYTES, _index),

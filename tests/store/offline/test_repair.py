@@ -6,7 +6,9 @@ import asyncio
 
 import pytest
 
-from runtime.env import read_file
+from model.ids import PhysicalOffset
+from runtime.env import read_file, write_file
+from store.files.checkpoint import Checkpoint
 from store.offline import repair as offline_repair
 from store.offline import verify
 from store.offline.repair import repair
@@ -89,3 +91,79 @@ def test_of_two_copies_that_differ_in_their_time_the_index_knows_the_right_one(w
     assert outcome.left == []
     assert read_file(disk, f"/ours/{FIRST}") == right
     assert len(outcome.repaired) == (whose == "ours")
+
+
+SEGMENT = 1 << 13
+
+
+def _older_checkpoint(disk: FaultyDisk, reach: int) -> None:
+    """One from when the log ended at ``reach`` is put back."""
+    cache = disk.nodes["/ours/checkpoint"].cache
+    found = Checkpoint.decode(bytes(cache))
+    at = PhysicalOffset(reach)
+    found.confirm_offset = found.master_flushed_offset = found.settled_offset = found.indexed_offset = at
+    cache[: len(found.encode())] = found.encode()
+
+
+def _long(ours: int = 120) -> FaultyDisk:
+    """Stores of one history in more than three segments; ours may end earlier."""
+    disk = _stores(ours, [], [b"x" * 100 for _ in range(120 - ours)], shape=SEGMENT)
+    _older_checkpoint(disk, 8 * int.from_bytes(read_file(disk, f"/ours/{FIRST}")[:4]))
+    return disk
+
+
+def _zero(disk: FaultyDisk, begin: int, until: int) -> None:
+    for at in range(begin, until):
+        disk.nodes[f"/ours/commitlog/{at - at % SEGMENT:020}"].cache[at % SEGMENT] = 0
+
+
+def _log(disk: FaultyDisk, root: str) -> list[bytes]:
+    return [bytes(node.cache) for path, node in sorted(disk.nodes.items()) if path.startswith(f"{root}/comm")]
+
+
+@pytest.mark.parametrize(
+    ("begin", "until"),
+    [
+        (SEGMENT, 2 * SEGMENT),
+        (SEGMENT, 3 * SEGMENT),
+        (SEGMENT + 4000, 2 * SEGMENT),
+        (SEGMENT + 10, SEGMENT + 900),
+    ],
+)
+def test_zeros_in_the_log_are_not_its_end_where_a_replica_has_records(begin: int, until: int) -> None:
+    """An older checkpoint does not know of them; what stands behind them, here and there, does."""
+    disk = _long()
+    _zero(disk, begin, until)
+    assert repair(disk, "/ours", [], config=config("/ours")).repaired == []
+    outcome = repair(disk, "/ours", ["/theirs"], config=config("/ours"))
+    assert (outcome.left, bool(outcome.repaired)) == ([], True)
+    assert _log(disk, "/ours") == _log(disk, "/theirs")
+
+
+def test_a_log_that_ends_before_its_replicas_is_not_continued() -> None:
+    disk = _long(ours=100)
+    assert _log(disk, "/ours") != _log(disk, "/theirs")
+    before = _log(disk, "/ours")
+    outcome = repair(disk, "/ours", ["/theirs"], config=config("/ours"))
+    assert (outcome.left, outcome.repaired) == ([], [])
+    assert _log(disk, "/ours") == before
+
+
+@pytest.mark.parametrize("what", ["records", "epochs", "unconfirmed"])
+def test_what_stands_behind_zeros_says_nothing_by_another_history(what: str) -> None:
+    """Of a log that was cut, say."""
+    disk = _long()
+    _zero(disk, SEGMENT, 2 * SEGMENT)
+    if what == "records":
+        disk.nodes[f"/theirs/commitlog/{2 * SEGMENT:020}"].cache[60] ^= 1
+    elif what == "epochs":
+        for root, text in (("/ours", b"1\n0\n1-0\n"), ("/theirs", b"1\n0\n2-0\n")):
+            write_file(disk, f"{root}/epochFileCheckpoint", text)
+    else:
+        cache = disk.nodes["/theirs/checkpoint"].cache
+        found = Checkpoint.decode(bytes(cache))
+        found.confirm_offset = PhysicalOffset(SEGMENT)
+        cache[: len(found.encode())] = found.encode()
+    before = _log(disk, "/ours")
+    repair(disk, "/ours", ["/theirs"], config=config("/ours"))
+    assert _log(disk, "/ours") == before
