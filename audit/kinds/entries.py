@@ -26,13 +26,16 @@ def tail_from(replica: Replica) -> int:
     """From which physical offset on records need not be in their queues yet.
 
     A stopped broker entered what was confirmed (RocketMQ enters nothing else); one that runs, or was killed,
-    is less than a segment behind. Without epochs the checkpoint names the last record, else the end of it.
-    Where a running broker's checkpoint does not say what was confirmed, its queues do: all that they name.
+    is less than a segment behind, and keelmq has on its disk what its checkpoint says is settled: what it
+    confirmed may wait for its flush while the log goes on. Without epochs the checkpoint names the last
+    record, else the end of it. Where a running broker's checkpoint does not say what was confirmed, its
+    queues do: all that they name.
     """
     confirmed = replica.confirmed + (0 if replica.of_epochs else 1) if replica.confirmed else 1 << 62
     if not replica.clean and replica.promised >= ALL and replica.entered:
         confirmed = replica.entered
-    return confirmed if replica.clean else min(confirmed, replica.end - replica.segment_bytes)
+    settled = replica.settled if replica.settled >= 0 else confirmed
+    return confirmed if replica.clean else min(confirmed, settled, replica.end - replica.segment_bytes)
 
 
 def cuts(

@@ -70,6 +70,7 @@ class Replica:
     start: int = 0
     end: int = 0
     confirmed: int = 0  # from the checkpoint; 0 = unknown, as by one that is not as it was written
+    settled: int = -1  # up to where entries are on the disk, by keelmq's checkpoint; -1: unknown
     checkpoint_problem: str = ""
     sealed: bool | None = None  # is the checkpoint keelmq's; None: there is none, or nothing in it
     blank_checkpoint: bool = False  # it is a page with nothing in it
@@ -236,6 +237,7 @@ def _read_checkpoint(storage: Storage, replica: Replica) -> None:
             replica.checkpoint_problem, replica.sealed = "", False
         if raw and not replica.checkpoint_problem:
             replica.confirmed = max(0, struct.unpack_from(">q", raw, 32)[0])
+            replica.settled = struct.unpack_from(">q", raw, 72)[0] if replica.sealed else -1
             return
 
 

@@ -154,10 +154,11 @@ def _beside(copy: Copy, confirmed: int, *, clean: bool, noted: bool) -> None:
         (copy.store / "abort").touch()
 
 
-def sealed(store: Path) -> None:
+def sealed(store: Path, settled: int = 0) -> None:
     """A checkpoint as a stop of keelmq leaves it, and a second copy of the epochs."""
     (confirmed,) = struct.unpack_from(">q", (store / "checkpoint").read_bytes(), 32)
-    found = Checkpoint(1, 1, 1, confirm_offset=PhysicalOffset(confirmed), settled_offset=PhysicalOffset(0))
+    found = Checkpoint(1, 1, 1, confirm_offset=PhysicalOffset(confirmed))
+    found.settled_offset = PhysicalOffset(settled)
     found.log_start = PhysicalOffset(0)
     (store / "checkpoint").write_bytes(found.encode().ljust(FILE_BYTES, b"\0"))
     shutil.copy(store / "epochFileCheckpoint", store / "epochFileCheckpoint.bak")

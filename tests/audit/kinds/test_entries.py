@@ -18,7 +18,18 @@ from audit.tables import Engine
 from model.message import java_hash
 from tests.audit.parted import sealed
 from tests.audit.plants import delayed, make_queued, run_local
-from tests.audit.stores import LogWriter, copies, enter, look, patch, queue_file, record, unpack, write_epochs
+from tests.audit.stores import (
+    SEGMENT,
+    LogWriter,
+    copies,
+    enter,
+    look,
+    patch,
+    queue_file,
+    record,
+    unpack,
+    write_epochs,
+)
 
 Damage = Callable[[Path], None]
 
@@ -220,6 +231,28 @@ def test_where_nothing_says_what_was_confirmed_the_queues_do(
         enter(stores[1], "T", 0, place, bytes(20))
     found = of_queues(run_local(stores, None).findings)
     assert rows(found) == ([("cq_missing", "warn", "r1", 0, 7, 3)] if lost else [])
+
+
+@pytest.mark.parametrize("settled", [True, False])
+def test_what_a_running_keelmq_confirmed_may_wait_for_its_entry(settled: bool, tmp_path: Path) -> None:
+    """Its checkpoint tells up to where entries are on its disk; the log may go on for segments meanwhile."""
+    writer = LogWriter(tmp_path / "origin")
+    writer.fill(20)
+    entered = writer.end
+    writer.write_queues()
+    writer.fill(6, mark="c")
+    confirmed = writer.end
+    writer.fill(80, mark="n")
+    writer.confirm(confirmed, epochs=[(1, 0)])
+    assert writer.end > confirmed + SEGMENT
+    stores = copies(writer.root)
+    for store in stores:
+        sealed(store, settled=entered)
+        (store / "abort").touch()
+    if not settled:  # an entry that was on the disk is gone
+        enter(stores[1], "T", 0, 9, bytes(20))
+    found = of_queues(run_local(stores, None).findings)
+    assert rows(found) == ([] if settled else [("cq_missing", "warn", "r1", 0, 9, 1)])
 
 
 def test_the_queues_of_a_topic_created_again_hold_only_its_new_messages(tmp_path: Path) -> None:
