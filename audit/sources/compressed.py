@@ -65,7 +65,17 @@ class Unpacking:
         names = self._files.listdir(path)
         if not names or not self._is_packed():
             return names
-        return sorted({_stem(name) for name in names})
+        told = {_stem(name) for name in names}
+        return sorted(told | self._behind(names) if path.startswith("commitlog") else told)
+
+    def _behind(self, names: list[str]) -> set[str]:
+        """Compressed files that nobody reads by the name without its suffix: another file is read by that."""
+        behind, taken = set(), {name for name in names if _stem(name) == name}
+        for suffix in CODECS:
+            packed = {name for name in names if name.endswith(f".{suffix}")}
+            behind |= {name for name in packed if _stem(name) in taken}
+            taken |= set(map(_stem, packed))
+        return behind
 
     def size(self, path: str) -> int:
         return self._either(path, lambda files, name: files.size(name))

@@ -3,6 +3,7 @@ nothing, no retention took; nobody is told to empty that store."""
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -18,6 +19,7 @@ from audit.results.repair import steps
 from audit.run import Report
 from tests.audit.meanwhile import Meanwhile
 from tests.audit.plants import make, make_queued, run_local, run_with
+from tests.audit.sources import compressed
 from tests.audit.stores import SEGMENT, LogWriter, expire, patch, write_epochs
 
 
@@ -61,6 +63,31 @@ def _in_a_folder(store: Path) -> None:
     _first(store).rename(store / "commitlog" / "kept" / f"{0:020d}")
 
 
+def _compressed(store: Path) -> None:
+    raw = _first(store).read_bytes()
+    (store / "commitlog" / f"{0:020d}.bak.gz").write_bytes(compressed(raw, "gz"))
+    _first(store).unlink()
+
+
+def _compressed_beside_a_file(store: Path, suffix: str) -> None:
+    """That has the name without the suffix: the next one, which was made ahead."""
+    raw = _first(store).read_bytes()
+    ahead = store / "commitlog" / f"{9 * SEGMENT:020d}"
+    ahead.write_bytes(bytes(SEGMENT))
+    ahead.with_name(f"{ahead.name}.{suffix}").write_bytes(compressed(raw, suffix))
+    _first(store).unlink()
+
+
+def _called_compressed(store: Path) -> None:
+    _first(store).rename(store / "commitlog" / f"{0:020d}.old.zst")
+
+
+def _cut_short(store: Path) -> None:
+    raw = compressed(_first(store).read_bytes() + random.Random(1).randbytes(1 << 16), "gz")
+    (store / "commitlog" / f"{0:020d}.old.gz").write_bytes(raw[: len(raw) // 2])
+    _first(store).unlink()
+
+
 HARMS: dict[str, Callable[[Path], None]] = {
     "renamed": _renamed,
     "renamed, with a torn head": _cut_head,
@@ -69,7 +96,15 @@ HARMS: dict[str, Callable[[Path], None]] = {
     "behind the end, without a size": partial(_behind, head=4, byte=b"\0"),
     "a link to nothing": _unmounted,
 }
-BESIDE: dict[str, Callable[[Path], None]] = {"as .old": _as_old, "in a folder": _in_a_folder}
+BESIDE: dict[str, Callable[[Path], None]] = {
+    "as .old": _as_old,
+    "in a folder": _in_a_folder,
+    "compressed": _compressed,
+    "compressed, beside a file": partial(_compressed_beside_a_file, suffix="gz"),
+    "compressed otherwise, beside a file": partial(_compressed_beside_a_file, suffix="zst"),
+    "compressed, and cut": _cut_short,
+    "called compressed": _called_compressed,
+}
 
 
 def _group(
