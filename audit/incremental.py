@@ -163,15 +163,21 @@ class Trust:
         trusted: list[tuple[str, Clean]] = []
         # Not where a queue may not be as it was.
         while (found := self._clean_at(held, until)) and found[1].end <= doubted:
-            differ_here = any(begin < found[1].end and until < end for begin, end in differs)
-            if differ_here and not self._known_alike(held, until, found[1].end):
-                break  # one of them is not as it was
+            if not self._is_as_it_was(held, differs, until, found[1].end):
+                break
             trusted.append(found)
             until = found[1].end
         if until == first:
             return 0
         self._take(trusted, until)
         return until
+
+    def _is_as_it_was(self, held: list[Replica], differs: list[Interval], begin: int, end: int) -> bool:
+        """On all replicas? What is gone of one's files is compared with nothing."""
+        if any(a < end and begin < b for r in held for a, b in r.gaps):
+            return False
+        differ_here = any(a < end and begin < b for a, b in differs)
+        return not differ_here or self._known_alike(held, begin, end)
 
     def _take(self, trusted: list[tuple[str, Clean]], until: int) -> None:
         self.carried = self._carries.load([clean for _, clean in trusted])

@@ -295,3 +295,20 @@ def test_a_source_that_tells_no_time_is_not_trusted_by_size(
     second = run_local(stores, None, state)
     assert (first.verdict, second.verdict) == ("clean", "diverged")
     assert second.trust.segments == second.trust.digests == []
+
+
+@pytest.mark.parametrize("count", [1, 3])
+@pytest.mark.parametrize("size", [0, 1000, None])
+def test_a_segment_of_which_a_replica_lacks_a_part_is_read(
+    size: int | None, count: int, tmp_path: Path
+) -> None:
+    """What is gone is compared with nothing, so nothing differs there. The record that a file's end cuts is
+    damage, from which others follow."""
+    stores, _ = made(tmp_path, count)
+    state = tmp_path / "trusted.parquet"
+    assert run_local(stores, None, state).verdict == "clean"
+    file = stores[-1] / "commitlog" / f"{4096:020d}"
+    file.unlink() if size is None else os.truncate(file, size)
+    report, full = run_local(stores, None, state), run_local(stores, None)
+    assert report.findings == full.findings
+    assert report.trust.border <= 4096
