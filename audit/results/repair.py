@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -58,6 +58,7 @@ _FILE_BACK: Final = "With its broker stopped, this brings the file back; keelmq 
 _OVERWRITES_MAX: Final = 20
 _MORE: Final = "There are more of these: do what stands above, and audit again."
 _OF_LOG: Final = "With its broker stopped, this makes queues and index of the log."
+_LEAVES: Final = " What its files know of behind its log's end stays, with exit code 2: a start cuts it."
 _KEEP: Final = (
     "Keep this store: no other copy is right in all that it holds, or another one is to be made anew before. "
     "Mend the others, audit again, and make it anew then."
@@ -75,7 +76,8 @@ _FOLLOW: Final = (
 _CUT: Final = "What it alone has is cut then; keelmq store export, with --from, writes it before."
 _SUFFIX: Final = (
     "Do not start its broker in the group: that cuts what it has from here on. Copy the store to another "
-    "disk first; then keelmq store export, with --from and --bodies, writes these messages, to be sent again."
+    "disk first; then keelmq store export, with --from and --bodies, writes these messages, to be sent again "
+    "(exit code 1: some of it cannot be read). Once they are, start its broker."
 )
 _MISPLACED: Final = (
     "Copy the store to another disk first: a record of it stands elsewhere than it says, and may be the only "
@@ -98,7 +100,8 @@ _BEHIND: Final = (
 )
 _ASIDE: Final = (
     "With its broker stopped, move this file out of commitlog, and keep it. If no replica has the segment "
-    "that its records name, it is that segment: put it back under that name, and audit again."
+    "that its records name, it is that segment: put it back under that name (unpacked, if it is compressed), "
+    "and audit again."
 )
 _WITH_NOTHING: Final = "the broker with an empty store while"
 _WAITING: Final = frozenset({_NO_SOURCE, _KEEP, _MORE, _IN_ANOTHER_SUFFIX})
@@ -171,6 +174,16 @@ def _bearers(findings: Sequence[Finding], replicas: Sequence[Replica]) -> set[st
     return {name for name, span in strays if any(f.overlaps(*span) for f in gone)}
 
 
+def _know_of_more(findings: Sequence[Finding], replicas: Mapping[str, Replica]) -> set[str]:
+    """The replicas of which a file knows of records behind the log's end, which no repair makes."""
+    told = ((f, replicas[f.replica]) for f in findings if f.replica in replicas)
+    return {
+        r.name
+        for f, r in told
+        if (f.kind == "cq_dangling" and f.until > r.end) or (f.kind == "short_tail" and f.severity != INFO)
+    }
+
+
 class _Advice:
     """``_anew``: the replica that may begin with an empty store. There is one at once, and no other command
     reads from it. ``_overwritten``: how many commands there are for single stretches, by replica; ``_kept``:
@@ -188,6 +201,7 @@ class _Advice:
         self._kept = {f.replica for f in findings if lost and f.kind == "phys_offset_mismatch"}
         self._kept |= {r.name for r in replicas if (lost and r.misnamed) or _holds_alone(r, replicas)}
         self._bearers = _bearers(findings, replicas)
+        self._leaves = _know_of_more(findings, self._replicas)
         self._lacks_all = any(_no_log_goes_on(f) and f.replica in self._replicas for f in findings)
 
     def _first_anew(self, findings: Sequence[Finding]) -> tuple[Replica | None, Replica | None]:
@@ -244,7 +258,7 @@ class _Advice:
     def _of_log(self, own: Replica) -> tuple[str, str, str]:
         whole, compared = not self._right.is_named(own, own.start, own.end), self._right.compared(own)
         able = is_repairable(own) and (whole or bool(compared) or len(self._replicas) == 1)
-        return self._if_plain(own, _repair(own, compared), _OF_LOG) if able else (own.name, "", _NO_SOURCE)
+        return self._by_repair(own, compared, _OF_LOG) if able else (own.name, "", _NO_SOURCE)
 
     def _copied(self, f: Finding, own: Replica) -> tuple[str, str, str]:
         able = self._right.holders(own, f.phys_offset, f.until)
@@ -261,7 +275,7 @@ class _Advice:
         else:
             able = self._right.mends(own, *span, sized=f.kind != "unreadable_region")
         if able and is_repairable(own):
-            return self._if_plain(own, _repair(own, self._right.sources(own)), _FROM_OTHERS)
+            return self._by_repair(own, self._right.sources(own), _FROM_OTHERS)
         source = self._right.span_source(own, *span)
         if source is None:
             return own.name, "", _NO_SOURCE
@@ -269,6 +283,10 @@ class _Advice:
         if self._overwritten[own.name] > _OVERWRITES_MAX:
             return own.name, "", _MORE
         return self._if_plain(own, _overwrite(f, own, source), _FROM_ONE, source)
+
+    def _by_repair(self, own: Replica, sources: Sequence[Replica], why: str) -> tuple[str, str, str]:
+        why += _LEAVES if own.name in self._leaves else ""
+        return self._if_plain(own, _repair(own, sources), why)
 
     def _if_plain(self, own: Replica, command: str, why: str, *sources: Replica) -> tuple[str, str, str]:
         plain = self._right.is_plain(own, *sources)

@@ -15,7 +15,7 @@ from model.config import BrokerConfig
 from runtime.os_env import OsEnv
 from store.message_store import MessageStore
 from tests.audit.plants import MESSAGES, make_queued, run_local
-from tests.audit.stores import SEGMENT, cut, enter
+from tests.audit.stores import SEGMENT, cut, enter, patch
 
 _PLACE = MESSAGES // 2
 
@@ -64,3 +64,15 @@ def test_a_store_is_mended_before_its_broker_is_started(tmp_path: Path) -> None:
     mended, started = _steps(report, "r1")
     assert mended.command.startswith("keelmq store repair")
     assert started.why.startswith("Start its broker in the group")
+
+
+def test_a_repair_that_leaves_what_stands_behind_the_end_says_so(tmp_path: Path) -> None:
+    """Its exit code tells that something is left; what it is advised for is mended."""
+    stores, _ = make_queued(tmp_path)
+    cut(stores[1], 2 * SEGMENT)
+    patch(stores[1], 200, b"?")
+    enter(stores[2], "T", 0, 1, struct.pack(">qiq", 7, 129, 77))
+    report = run_local(stores, None)
+    told = {name: [s for s in _steps(report, name) if "store repair" in s.command] for name in ("r1", "r2")}
+    assert ["exit code 2: a start cuts it" in step.why for step in told["r1"]] == [True]
+    assert ["exit code 2" in step.why for step in told["r2"]] == [False]
