@@ -14,7 +14,7 @@ from audit.bounded import Rest, Unlisted
 from audit.carried import Carried
 from audit.compare import drill_down, same_bytes
 from audit.findings import INFO, Finding
-from audit.kinds import acked, beside, borders, causes, copies, derived, entries, gaps, index, queues
+from audit.kinds import acked, beside, borders, causes, copies, derived, entries, gaps, index, moved, queues
 from audit.kinds import tails as tail_kinds
 from audit.kinds.damage import Damages
 from audit.kinds.differences import Asked, differences
@@ -96,6 +96,7 @@ class Questions:
     def _ask(self) -> list[Finding]:
         facts = self.facts
         damages = Damages(facts, self.views, self.scanned.damage(), self.folder, Rest(self._count))
+        moved.note_elsewhere(facts, damages)
         found = files(facts, damages.sound) + epochs(facts) + damages.findings
         looked = self.looked
         found += beside.beside(facts, looked, damages.sound)

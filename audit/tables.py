@@ -133,7 +133,8 @@ STRANGERS: Final = DUPLICATES.append(pa.field("outcome", pa.int8()))
 """``outcome``: of the message's send, ``audit.reading.history``; -1: nobody sent it."""
 ACKED: Final = pa.schema(
     [
-        ("fault", pa.string()),  # missing, mismatch, order, untold
+        # missing, misplaced (there is nothing but a record of another place), mismatch, order, untold
+        ("fault", pa.string()),
         ("asked", pa.int32()),  # which of the views that were asked
         ("line", pa.int64()),
         ("uniq_key", pa.string()),
@@ -287,13 +288,14 @@ class ScannedLog(Protocol):
     def asked_all(self) -> bool:
         """Were the ledger's lines that were asked for those that the ledger has? Asked at the end."""
 
-    def queue_starts(self, view: View) -> pa.Table:
-        """(topic, queue_id, queue_offset): the first place of every queue that ``view`` holds."""
+    def queue_starts(self, view: View, *, placed: bool = False) -> pa.Table:
+        """(topic, queue_id, queue_offset): the first place of every queue that ``view`` holds. ``placed``: by
+        records that name the place where they stand, here and below."""
 
-    def queue_ends(self, view: View) -> pa.Table:
+    def queue_ends(self, view: View, *, placed: bool = False) -> pa.Table:
         """(topic, queue_id, queue_offset): the place behind the last one of every queue in ``view``."""
 
-    def queue_extents(self, view: View) -> pa.Table:
+    def queue_extents(self, view: View, *, placed: bool = False) -> pa.Table:
         """EXTENTS of every queue, from its first record to the last.
 
         Inner batches, whose queues are of another kind, do not count."""

@@ -23,9 +23,11 @@ from audit.tables import ACKED, Again, SearchedView, Tail, View
 from model.message import COMPRESSED, TRANSACTION_MASK, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
 
 ANOTHER: Final = 2
-NOTHING: Final = 3
-ENDED_SOMEHOW: Final = 4
-"""Ranks: 0 the exact record, 1 the body elsewhere, 2 another body, 3 nothing, 4 nothing but the half of a
+MISPLACED: Final = 3
+NOTHING: Final = 4
+ENDED_SOMEHOW: Final = 5
+"""Ranks: 0 the exact record, 1 the body elsewhere, 2 another body, 3 nothing but a record that names another
+place than where it stands, and was not told to stand there, 4 nothing, 5 nothing but the half of a
 transaction that ended, and nothing tells how."""
 _HALVES: Final = pa.schema(
     [
@@ -36,6 +38,7 @@ _HALVES: Final = pa.schema(
         ("found_body_crc", pa.int64()),  # of what a consumer gets: decompressed; -1: that cannot be done
         ("offset", pa.int64()),
         ("until", pa.int64()),
+        ("misplaced", pa.bool_()),  # it names another place than where it stands
     ]
 )
 _ENDED: Final = pa.schema(
@@ -45,7 +48,8 @@ _FOUND: Final = _HALVES.append(pa.field("how", pa.int64()))
 _JOINED: Final = pa.schema(
     [
         *LEDGER,
-        *[field for field in _FOUND if field.name != "uniq_key"],  # ``how``: the message's transaction ended
+        # ``how``: the message's transaction ended
+        *[field for field in _FOUND if field.name not in ("uniq_key", "misplaced")],
         ("rank", pa.int64()),
     ]
 )
@@ -61,9 +65,10 @@ class Joined:
         found = Parts(folder, _FOUND, ledger.parts)
         columns = [name.removeprefix("found_") for name in _HALVES.names]
         halves = _Halves(folder, ledger.parts)
-        for batch in rows.batches(view, [*columns, "plain_crc", "sys_flag"]):
+        for batch in rows.batches(view, ["replica", *columns[:-1], "plain_crc", "sys_flag"]):
             if not ledger.has_unnamed:  # all of them were in one part
                 batch = batch.filter(pc.not_equal(batch["uniq_key"], ""))
+            batch = batch.append_column(columns[-1], pa.array(rows.misplaced(batch)))
             batch = told_bodies(delivered(batch)).select(columns).rename_columns(_HALVES.names)
             batch = halves.without(batch)
             batch = batch.append_column("how", pa.array(np.full(len(batch), OPEN)))
@@ -89,7 +94,7 @@ class Joined:
         records, first, until, key = 0, _FAR, -1, ""
         for n in range(len(self)):
             part = self.part(n)
-            there = pc.less(part["rank"], NOTHING if lacking is None else ANOTHER)
+            there = pc.less(part["rank"], MISPLACED if lacking is None else ANOTHER)
             if lacking is not None:  # both have the ledger's lines in one order
                 there = pc.and_(there, pc.greater_equal(lacking.part(n)["rank"], ANOTHER))
             part = part.filter(pc.and_(there, pc.greater_equal(part["offset"], offset)))
@@ -181,6 +186,8 @@ def _best(ledger: pa.Table, records: pa.Table) -> pa.Table:
     place = pc.or_(place, pc.and_(pa.array(~half & (how > OPEN)), sent_to))
     rank = pc.if_else(there, pc.if_else(body, pc.if_else(place, 0, 1), 2), NOTHING)
     rank = pc.cast(pc.fill_null(rank, NOTHING), pa.int64()).to_numpy()
+    elsewhere = pc.and_(joined["misplaced"], pc.not_equal(told, joined["offset"]))
+    rank = np.where(np.asarray(pc.fill_null(elsewhere, False)), MISPLACED, rank)
     rank = np.where(half & (how == UNTOLD), ENDED_SOMEHOW, np.where(half & (how == COMMITTED), NOTHING, rank))
     joined = joined.set_column(joined.schema.get_field_index("how"), "how", pa.array(how))
     joined = joined.append_column("rank", pa.array(rank))
@@ -262,9 +269,10 @@ def _faults_of(parts: Sequence[pa.Table]) -> pa.Table:
         part = part.append_column("held", pa.array(np.where(elsewhere == _FAR, -1, elsewhere)))
         rank = part["rank"].to_numpy()
         tables += [
+            _acked("misplaced", at, part.filter(pa.array(rank == MISPLACED))),
             _acked("missing", at, part.filter(pa.array(rank == NOTHING))),
             _acked("untold", at, part.filter(pa.array(rank == ENDED_SOMEHOW))),
-            _acked("mismatch", at, part.filter(pa.array((rank > 0) & (rank < NOTHING)))),
+            _acked("mismatch", at, part.filter(pa.array((rank > 0) & (rank < MISPLACED)))),
             _acked("order", at, part.filter(part["late"])),
         ]
     return pa.concat_tables(tables)
@@ -272,18 +280,18 @@ def _faults_of(parts: Sequence[pa.Table]) -> pa.Table:
 
 def _tells(part: pa.Table) -> Any:
     """Of which messages does a view tell where they are?"""
-    return (part["rank"].to_numpy() < NOTHING) & part["known"].to_numpy(zero_copy_only=False)
+    return (part["rank"].to_numpy() < MISPLACED) & part["known"].to_numpy(zero_copy_only=False)
 
 
 def _ended_anywhere(parts: Sequence[pa.Table]) -> list[pa.Table]:
     """The same, where a half waits in no log whose transaction ended in another: a log that ends before."""
-    ends = [np.where(part["rank"].to_numpy() >= NOTHING, part["how"].to_numpy(), OPEN) for part in parts]
+    ends = [np.where(part["rank"].to_numpy() >= MISPLACED, part["how"].to_numpy(), OPEN) for part in parts]
     how = np.maximum.reduce(ends)
     if not how.any():
         return list(parts)
     out = []
     for part in parts:
-        waits = np.asarray(pc.equal(part["found_topic"], HALF_TOPIC)) & (part["rank"].to_numpy() < NOTHING)
+        waits = np.asarray(pc.equal(part["found_topic"], HALF_TOPIC)) & (part["rank"].to_numpy() < MISPLACED)
         rank = np.where(how == COMMITTED, NOTHING, np.where(how == UNTOLD, ENDED_SOMEHOW, 0))
         rank = np.where(waits & (how > OPEN), rank, part["rank"].to_numpy())
         at = part.schema.get_field_index("rank")
@@ -293,7 +301,7 @@ def _ended_anywhere(parts: Sequence[pa.Table]) -> list[pa.Table]:
 
 def _without_found(part: pa.Table) -> pa.Table:
     """Of what is nothing, nothing was found."""
-    nothing = pa.array(part["rank"].to_numpy() == NOTHING)
+    nothing = pa.array(np.isin(part["rank"].to_numpy(), (MISPLACED, NOTHING)))
     for at, field in enumerate(part.schema):
         if field.name.startswith("found_") or field.name in ("offset", "until"):
             none = pa.scalar("" if field.type == pa.string() else -1, field.type)
@@ -305,7 +313,7 @@ def _placed(part: pa.Table, ask: SearchedView) -> pa.Table:
     """The lines whose messages stand in the topic that was told, and were not taken by retention. Of a
     transaction that ended the sender was told no place there; and of one that was delivered later, where
     nothing tells whether retention took what was told, not this one."""
-    there = pc.and_(pc.less(part["rank"], NOTHING), pc.equal(part["found_topic"], part["topic"]))
+    there = pc.and_(pc.less(part["rank"], MISPLACED), pc.equal(part["found_topic"], part["topic"]))
     there = pc.and_(there, pc.equal(part["how"], OPEN))
     there = pc.and_(there, pa.array(~_within(part["offset"].to_numpy(), ask.wrong)))
     told = part["phys_offset"]

@@ -74,7 +74,8 @@ class LocalLog:
         self._chunks = pa.concat_tables([LOG.empty_table(), *(one.chunks for one in spilled)])
         self._damage = [one.damage for one in spilled if one.damage]
         self._records = sum(piece.rows for piece in pieces)
-        self._rows = Rows(pieces, [one.ended for one in spilled if one.ended])
+        ended = [one.ended for one in spilled if one.ended]
+        self._rows = Rows(pieces, ended, self._damage)
         self._folder = folder
         self._joined: dict[View, Joined] = {}
 
@@ -214,15 +215,15 @@ class LocalLog:
         """The lines are in files of this audit's own."""
         return True
 
-    def queue_starts(self, view: View) -> pa.Table:
-        return self._of_queues(view, [], [("queue_offset", "min")], ["queue_offset"])
+    def queue_starts(self, view: View, *, placed: bool = False) -> pa.Table:
+        return self._of_queues(view, [], [("queue_offset", "min")], ["queue_offset"], placed=placed)
 
-    def queue_ends(self, view: View) -> pa.Table:
-        return self._of_queues(view, ["advance"], [("end", "max")], ["queue_offset"])
+    def queue_ends(self, view: View, *, placed: bool = False) -> pa.Table:
+        return self._of_queues(view, ["advance"], [("end", "max")], ["queue_offset"], placed=placed)
 
-    def queue_extents(self, view: View) -> pa.Table:
+    def queue_extents(self, view: View, *, placed: bool = False) -> pa.Table:
         asked = [("offset", "min"), ("until", "max"), ("queue_offset", "min"), ("one", "sum")]
-        return self._of_queues(view, ["until"], asked, EXTENTS[2:], batches=False)
+        return self._of_queues(view, ["until"], asked, EXTENTS[2:], batches=False, placed=placed)
 
     def _of_queues(
         self,
@@ -232,11 +233,15 @@ class LocalLog:
         names: list[str],
         *,
         batches: bool = True,
+        placed: bool,
     ) -> pa.Table:
-        """``asked`` of each queue, as ``names``; without ``batches`` inner batches do not count."""
+        """``asked`` of each queue, as ``names``; without ``batches`` no inner batches count, with ``placed``
+        only records that name the place where they stand."""
         queue = ["topic", "queue_id"]
         found = []
-        for table in self._queued(view, [*queue, "queue_offset", *columns]):
+        for table in self._queued(view, ["replica", *queue, "queue_offset", *columns]):
+            if placed and (misplaced := self._rows.misplaced(table)).any():
+                table = table.filter(pa.array(~misplaced))
             if not batches:
                 table = table.filter(pa.array((table["sys_flag"].to_numpy() & INNER_BATCH) == 0))
                 table = table.append_column("one", pa.array(np.ones(len(table), np.int64)))

@@ -22,7 +22,7 @@ from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from audit.engines.acknowledged import ANOTHER, ENDED_SOMEHOW, NOTHING
+from audit.engines.acknowledged import ANOTHER, ENDED_SOMEHOW, MISPLACED, NOTHING
 from audit.engines.on_spark import digests
 from audit.engines.on_spark.acknowledged import (
     best,
@@ -41,6 +41,7 @@ from audit.engines.on_spark.session import GATEWAY, spread, start_session, submi
 from audit.engines.on_spark.source import LogSource, load
 from audit.engines.relate import PREPARED, ROLLBACK, SYSTEM_TOPIC
 from audit.engines.slices import last_place, planned
+from audit.engines.spill import MISPLACED as MISPLACED_KIND
 from audit.intervals import Interval
 from audit.ledger import Ledger
 from audit.parts import Folder
@@ -255,6 +256,23 @@ class SparkLog:
         kind = F.col("sys_flag").bitwiseAND(ROLLBACK)
         return self._view(view, frame).filter((kind != PREPARED) & (kind != ROLLBACK))
 
+    @property
+    def _damaged(self) -> bool:
+        return any(self.chunks()["queue_offset"].to_pylist())
+
+    def _marked(self, records: DataFrame) -> DataFrame:
+        """With a column that says which of them name another place than where they stand."""
+        if not self._damaged:
+            return records.withColumn("misplaced", F.lit(False))
+        place = ["replica", "offset"]
+        own = self._rows.damage.filter(F.col("kind") == MISPLACED_KIND).select(*place)
+        own = own.withColumn("misplaced", F.lit(True))
+        return records.join(own, place, "left").fillna(False, ["misplaced"])
+
+    def _of_queues(self, view: View, *, placed: bool) -> DataFrame:
+        rows = self._queued(view)
+        return self._marked(rows).filter(~F.col("misplaced")) if placed and self._damaged else rows
+
     @spark_errors()
     def broken_queues(self, view: View, before: pa.Table, most: int, *, whole: bool) -> pa.Table:
         self._ask("places of queues")
@@ -322,32 +340,34 @@ class SparkLog:
         yield from _streamed(found.select(*COPIES.names).orderBy("offset"), COPIES, "offset")
 
     @spark_errors()
-    def queue_starts(self, view: View) -> pa.Table:
+    def queue_starts(self, view: View, *, placed: bool = False) -> pa.Table:
         self._ask("starts of queues")
-        told = self._rows.told.queue_starts(view)
+        told = None if placed and self._damaged else self._rows.told.queue_starts(view)
         if told is not None:
             return told
         starts = (
-            self._queued(view).groupBy("topic", "queue_id").agg(F.min("queue_offset").alias("queue_offset"))
+            self._of_queues(view, placed=placed)
+            .groupBy("topic", "queue_id")
+            .agg(F.min("queue_offset").alias("queue_offset"))
         )
         return starts.toArrow()
 
     @spark_errors()
-    def queue_ends(self, view: View) -> pa.Table:
+    def queue_ends(self, view: View, *, placed: bool = False) -> pa.Table:
         self._ask("ends of queues")
-        told = self._rows.told.queue_ends(view)
+        told = None if placed and self._damaged else self._rows.told.queue_ends(view)
         if told is not None:
             return told
         end = F.max(place_behind()).alias("queue_offset")
-        return self._queued(view).groupBy("topic", "queue_id").agg(end).toArrow()
+        return self._of_queues(view, placed=placed).groupBy("topic", "queue_id").agg(end).toArrow()
 
     @spark_errors()
-    def queue_extents(self, view: View) -> pa.Table:
+    def queue_extents(self, view: View, *, placed: bool = False) -> pa.Table:
         self._ask("extents of queues")
-        told = self._rows.told.queue_extents(view)
+        told = None if placed and self._damaged else self._rows.told.queue_extents(view)
         if told is not None:
             return told
-        rows = self._queued(view).filter(F.col("sys_flag").bitwiseAND(INNER_BATCH) == 0)
+        rows = self._of_queues(view, placed=placed).filter(F.col("sys_flag").bitwiseAND(INNER_BATCH) == 0)
         extents = rows.groupBy("topic", "queue_id").agg(
             F.min("offset").alias("offset"),
             F.max("until").alias("until"),
@@ -414,7 +434,7 @@ class SparkLog:
             lines = self._rows_of(ledger).lines()
             # All that have no key would be one task's.
             keyed = F.lit(ledger.has_unnamed) | (F.col("uniq_key") != "")
-            records = self._view(view).filter(keyed & delivered())
+            records = self._marked(self._view(view).filter(keyed & delivered()))
             self._joined[view] = best(lines, with_ends(records, self._view(view, row=ENDED))).persist()
         return self._joined[view]
 
@@ -445,7 +465,7 @@ class SparkLog:
     def _held(self, rows: DataFrame, joined: Sequence[DataFrame]) -> DataFrame:
         """With where the other views have the message, or -1."""
         places = [
-            own.filter((F.col("rank") < NOTHING) & F.col("known")).select(
+            own.filter((F.col("rank") < MISPLACED) & F.col("known")).select(
                 "line", F.col("offset").alias("place"), F.lit(at).alias("where")
             )
             for at, own in enumerate(joined)
@@ -462,7 +482,7 @@ class SparkLog:
         return rows.withColumn("held", F.coalesce("held", F.lit(-1)))
 
     def _faults(self, joined: DataFrame, start: int, again: tuple[Again, ...]) -> DataFrame:
-        placed = joined.filter((F.col("rank") < NOTHING) & (F.col("found_topic") == F.col("topic")))
+        placed = joined.filter((F.col("rank") < MISPLACED) & (F.col("found_topic") == F.col("topic")))
         placed = placed.filter(F.col("how") == OPEN)
         begun = [
             (F.col("topic") == topic) & (F.col("queue_id") == queue_id) & (F.col("offset") >= begin)
@@ -489,14 +509,14 @@ class SparkLog:
             .withColumn("earliest", F.min(F.when(timed, F.col("acked_ms"))).over(behind))
             .filter(back | late)
         )
-        held = F.when(F.col("rank") == NOTHING, "missing")
+        held = F.when(F.col("rank") == NOTHING, "missing").when(F.col("rank") == MISPLACED, "misplaced")
         held = held.when(F.col("rank") == ENDED_SOMEHOW, "untold").otherwise("mismatch")
         return _fault(held, joined.filter(F.col("rank") > 0)).unionByName(_fault(F.lit("order"), order))
 
     @spark_errors()
     def acked_behind(self, ledger: Ledger, view: View, offset: int, lacking: View | None = None) -> Tail:
         self._ask("acknowledged messages behind an end")
-        rows = self._join(ledger, view).filter((F.col("rank") < NOTHING) & (F.col("offset") >= offset))
+        rows = self._join(ledger, view).filter((F.col("rank") < MISPLACED) & (F.col("offset") >= offset))
         if lacking is not None:
             without = self._join(ledger, lacking).filter(F.col("rank") >= ANOTHER).select("line")
             rows = rows.filter(F.col("rank") < ANOTHER).join(without, "line", "left_semi")

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
+from functools import cached_property
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from audit.parts import WRITTEN
 from audit.tables import CHUNK, DAMAGE, ENDED, LOG, RECORD, Task, View, run_scan
@@ -20,6 +22,7 @@ from audit.tables import CHUNK, DAMAGE, ENDED, LOG, RECORD, Task, View, run_scan
 _OF_OTHERS: Final = {"row", "kind", "expected", "found", "first", "last_end", "records"}
 RECORDS: Final = pa.schema([field for field in LOG if field.name not in _OF_OTHERS])
 """What is kept of a record."""
+MISPLACED: Final = "phys_offset_mismatch"
 
 EVERYWHERE: Final = (-1, 1 << 62)
 
@@ -120,8 +123,10 @@ def others_of(paths: Iterable[str]) -> Iterator[pa.Table]:
 class Rows:
     """The records of all tasks, by view and in log order."""
 
-    def __init__(self, pieces: Iterable[Piece], ended: Sequence[str] = ()) -> None:
-        self._ended = ended
+    def __init__(
+        self, pieces: Iterable[Piece], ended: Sequence[str] = (), damage: Sequence[str] = ()
+    ) -> None:
+        self._ended, self._damage = ended, damage
         self._of: dict[int, list[Piece]] = {}
         for piece in sorted(pieces, key=lambda piece: (piece.first, piece.number)):
             self._of.setdefault(piece.replica, []).append(piece)
@@ -157,6 +162,26 @@ class Rows:
                 own = np.where(shared, replica == view.base, own)
             if own.any():
                 yield table.filter(pa.array(own))
+
+    def misplaced(self, rows: pa.RecordBatch | pa.Table) -> Any:
+        """Which records, told by ``replica`` and ``offset``, name another place than where they stand?"""
+        found = np.zeros(len(rows), bool)
+        for replica, offsets in self._misplaced.items():
+            offset = rows["offset"].to_numpy()
+            near = offsets[np.minimum(np.searchsorted(offsets, offset), len(offsets) - 1)]
+            found |= (rows["replica"].to_numpy() == replica) & (near == offset)
+        return found
+
+    @cached_property
+    def _misplaced(self) -> dict[int, Any]:
+        """By replica, ascending."""
+        found: dict[int, list[Any]] = {}
+        for table in others_of(self._damage):
+            own = table.filter(pc.equal(table["kind"], MISPLACED))
+            for replica in pc.unique(own["replica"]).to_pylist():
+                rows = own.filter(pc.equal(own["replica"], replica))
+                found.setdefault(replica, []).append(rows["offset"].to_numpy())
+        return {replica: np.unique(np.concatenate(parts)) for replica, parts in found.items()}
 
     def borders(self, view: View, rows: int) -> list[int]:
         """Offsets that cut a view into stretches of about ``rows`` records."""

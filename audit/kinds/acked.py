@@ -34,6 +34,7 @@ KINDS: Final = {
     "mismatch": "acked_mismatch",
     "order": "acked_out_of_order",
 }
+STRAYED: Final = "nothing but a record that stands elsewhere than it says"
 _SENT_BACK: Final = ("%RETRY%", "%DLQ%")
 Row = dict[str, Any]
 Damaged = Callable[[str, int, int], bool]
@@ -79,6 +80,8 @@ class _Places:
 
     def expired(self, row: Row) -> bool:
         """Whether retention took the message from every log."""
+        if row["fault"] == "missing" and row.get("strayed"):
+            return False  # retention takes whole files, and moves none
         if row["fault"] == "missing":
             where = self.where(row)
             return self._before_all(row, where) and not self._was_taken(where)
@@ -162,7 +165,7 @@ def _by_line(
     """Lines whose messages are too old, and of the others what is wrong, by line, fault and replica."""
     wrong: dict[int, dict[str, dict[int, Row]]] = {}
     gone: set[int] = set()
-    rows = [*map(_in_any, table.to_pylist())]
+    rows = [*map(_in_any, _strayed(table.to_pylist()))]
     absent = Counter(row["line"] for row in rows if row["fault"] in ("missing", "untold"))
     for row in rows:
         at = asked[row["asked"]]
@@ -175,6 +178,17 @@ def _by_line(
             if not places.lacks(row, replica) and not (misplaced and places.begins_behind(row, replica)):
                 wrong.setdefault(row["line"], {}).setdefault(row["fault"], {})[replica] = row
     return gone, wrong
+
+
+def _strayed(rows: list[Row]) -> Iterator[Row]:
+    """A message of which logs have nothing but a misplaced record is missing there: that is no copy, but
+    shows that no retention took it."""
+    lines = {row["line"] for row in rows if row["fault"] == "misplaced"}
+    for row in rows:
+        if row["line"] in lines:
+            row["strayed"] = True
+            row["fault"] = "missing" if row["fault"] == "misplaced" else row["fault"]
+        yield row
 
 
 def _is_altered(row: Row) -> bool:
@@ -295,7 +309,7 @@ def _finding(facts: Facts, name: str, replica: int, row: Row, where: int, copies
     r = facts.replicas[replica]
     until = row["until"] if row["offset"] >= 0 else (where + 1 if where >= 0 else -1)
     told = f"{row['topic']}/{row['queue_id']}@{row['queue_offset']} crc {row['body_crc']}"
-    have = "nothing"
+    have = STRAYED if row.get("strayed") and row["held"] < 0 else "nothing"
     if row["offset"] >= 0:
         body = f"crc {row['found_crc']}" if row["found_crc"] >= 0 else "a body that cannot be decompressed"
         have = f"{row['found_topic']}/{row['found_queue_id']}@{row['found_queue_offset']} {body}"

@@ -19,6 +19,8 @@ from audit.intervals import Interval
 from audit.kinds.facts import Facts
 from audit.parts import Folder, Parts
 from audit.places import Places
+from audit.reading.layout import bytes_at
+from audit.reading.record import parse
 from audit.tables import LOG, View
 
 DAMAGE: Final = frozenset(
@@ -26,7 +28,8 @@ DAMAGE: Final = frozenset(
 )
 """Only a row of these kinds says all that is wrong with the bytes under it."""
 
-MERGED: Final = frozenset({"crc_mismatch", "bytes_differ", "phys_offset_mismatch", "unreadable_region"})
+MISPLACED: Final = "phys_offset_mismatch"
+MERGED: Final = frozenset({"crc_mismatch", "bytes_differ", MISPLACED, "unreadable_region"})
 """Rows of these kinds that touch are one row."""
 
 Sound = Callable[[Iterable[int], int, int], list[int]]
@@ -87,6 +90,11 @@ class Damages:
                 if row["kind"] != "crc_mismatch":
                     yield from (span for span in self._pieces(at, row) if not self.held(at, *span))
 
+    def misplaced(self, at: int) -> Iterator[Row]:
+        """The records of a replica that name another place than where they stand, in log order."""
+        rows = self._of(at) if self._has(at) else ()
+        return (row for row in rows if row["kind"] == MISPLACED)
+
     def held(self, at: int, begin: int, end: int) -> bool:
         """Has another replica undamaged what this one should have there?"""
         return bool(self.sound(self._facts.copies(at, begin, end), begin, end))
@@ -102,10 +110,27 @@ class Damages:
         """Its damage in log order; of what was scanned of both, its own."""
         last: tuple[str, int] | None = None
         shared = _inside(self._read(self._facts.reference), self._equal(at)) if self._equal(at) else ()
+        before: Row | None = None
         for row in heapq.merge(self._read(at), shared, key=_place):
             if (row["kind"], row["offset"]) != last:
-                yield row
+                if before is not None:
+                    yield self._with_blank(at, before, row["offset"])
+                before = row
             last = (row["kind"], row["offset"])
+        if before is not None:
+            yield self._with_blank(at, before, -1)
+
+    def _with_blank(self, at: int, row: Row, following: int) -> Row:
+        """A blank record behind one of another segment's file is of that file. Raises OSError."""
+        r, until = self._facts.replicas[at], int(row["until"])
+        asked = row["kind"] == MISPLACED and until != following
+        segment = r.segment_at(row["offset"]) if asked else None
+        moved = segment is not None and (int(row["found"]) - row["offset"]) % r.segment_bytes == 0
+        if segment is None or not moved or until >= r.segment_end(segment):
+            return row
+        end = r.segment_end(segment)
+        blank = parse(bytes_at(r, until, 8), 0, until, end).problem == "blank"
+        return row | {"until": max(until, min(end, r.end))} if blank else row
 
     def _read(self, at: int) -> Iterator[Row]:
         for table in self._rows.batches(at):

@@ -7,7 +7,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from itertools import groupby, pairwise
+from typing import Final
 
 from audit.findings import ERROR, WARN, Finding
 from audit.intervals import Interval
@@ -16,6 +18,9 @@ from audit.kinds.facts import Facts
 from audit.reading.aside import OTHERS_MAX
 from audit.reading.layout import Replica, is_segment_name
 from audit.reading.strays import OTHERS_BYTES_MAX
+
+BEHIND: Final = "behind the segment's end"
+"""What a file has that is too long."""
 
 
 def files(facts: Facts, sound: Sound) -> list[Finding]:
@@ -87,7 +92,10 @@ def _sizes(facts: Facts, at: int, copies_of: Callable[[int, int, int], int]) -> 
         begin, end = segment.base + segment.size_bytes, r.segment_end(segment)
         told = {"expected": whole, "found": apart or f"{segment.size_bytes} bytes"}
         if begin > end:
-            found.append(facts.at("unreadable_region", ERROR, at, end, end, **told))
+            copies = copies_of(at, segment.base, min(end, max(r.end, segment.base + 1)))
+            told["found"] = apart or f"{segment.size_bytes} bytes: {begin - end} {BEHIND}"
+            f = facts.at("unreadable_region", ERROR, at, end, end, copies=copies, **told)
+            found.append(replace(f, segment=segment.name))
         elif begin < end < r.end:
             for a, b in facts.pieces(at, begin, end):
                 copies = copies_of(at, a, b)

@@ -7,7 +7,7 @@ read may have held the last places before a record, and the first ones behind on
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
@@ -15,11 +15,16 @@ from typing import Any, Final
 from audit.intervals import Interval, in_both, joined, without
 from audit.kinds.damage import Damages
 from audit.kinds.facts import Facts
+from audit.kinds.moved import held_in
 from audit.reading.queue_files import Queue
+from audit.reading.record import Record
 from audit.tables import ScannedLog, View
+from model.message import TRANSACTION_MASK, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
 
 RECORD_BYTES_MIN: Final = 91
 """And the topic's name."""
+_UNDONE: Final = (TRANSACTION_PREPARED, TRANSACTION_ROLLBACK)
+"""No queue has these."""
 
 
 @dataclass(slots=True)
@@ -52,7 +57,9 @@ class Unplaced:
         self._taken = taken
         self._reach = [facts.histories.reach(at) for at in range(len(facts.replicas))]
         logs = zip(facts.replicas, self._reach, strict=True)
-        self._reached = joined((r.start, reach) for r, reach in logs if not r.empty)
+        self._of_logs = joined((r.start, reach) for r, reach in logs if not r.empty)
+        # What files of other segments' names hold is known as if a log had it.
+        self._reached = joined([*self._of_logs, *(span for r in facts.replicas for span in r.moved)])
         self._rooms: dict[Interval, int] = {}
         self._starts: dict[int, dict[Queue, int]] = {}
 
@@ -87,7 +94,7 @@ class Unplaced:
         if not self._facts.replicas[at].start or at not in self._views:
             return False
         if at not in self._starts:
-            rows = self._log.queue_starts(self._views[at]).to_pylist()
+            rows = self._log.queue_starts(self._views[at], placed=True).to_pylist()
             self._starts[at] = {_queue(row): int(row["queue_offset"]) for row in rows}
         return place < self._starts[at].get((topic, queue_id), 0)
 
@@ -106,6 +113,9 @@ class Unplaced:
         for at, r in enumerate(facts.replicas):
             for begin, end in r.gaps:
                 spans += [span for span in facts.pieces(at, begin, end) if not damages.held(at, *span)]
+        for r in facts.replicas:
+            pieces = (piece for piece in held_in(r) if not isinstance(piece, Record))
+            spans += [span for piece in pieces for span in without(piece, self._of_logs)]
         return joined([*spans, *(s for one in self._taken for s in without(one, self._reached))])
 
     @cached_property
@@ -116,14 +126,28 @@ class Unplaced:
             r = self._facts.replicas[at]
             if r.empty or self._reach[at] <= r.start:
                 continue
-            of = next(n for n, (begin, end) in enumerate(self._reached) if begin <= r.start < end)
+            of = self._stretch(r.start)
             extents = self._of(view, *self._reached[of])
             if self._reach[at] < r.end:
                 extents = self._up_to(self._reach[at], extents, view)
             for queue, extent in extents.items():
                 known = found[of].setdefault(queue, extent)
                 known.join(extent)
+        for queue, own in self._of_moved():
+            found[self._stretch(own.begin)].setdefault(queue, own).join(own)
         return found
+
+    def _stretch(self, offset: int) -> int:
+        return next(n for n, (begin, end) in enumerate(self._reached) if begin <= offset < end)
+
+    def _of_moved(self) -> Iterator[tuple[Queue, _Extent]]:
+        """Of each record of files that have another segment's name."""
+        for r in self._facts.replicas:
+            for record in held_in(r):
+                if isinstance(record, Record) and record.sys_flag & TRANSACTION_MASK not in _UNDONE:
+                    places = record.queue_offset, record.queue_offset + record.advance
+                    extent = _Extent(places[0], record.offset, places[1], record.offset + record.size)
+                    yield (record.topic, record.queue_id), extent
 
     def _up_to(self, reach: int, extents: dict[Queue, _Extent], view: View) -> dict[Queue, _Extent]:
         """Of a log that left the group: what stands before, up to where the last record of each begins."""
@@ -137,10 +161,11 @@ class Unplaced:
 
     def _of(self, view: View, begin: int, end: int) -> dict[Queue, _Extent]:
         """Where a queue's records stand; of inner batches nothing but the log tells that."""
-        placed = {_queue(row): row for row in self._log.queue_extents(view).to_pylist()}
-        ends = {_queue(row): int(row["queue_offset"]) for row in self._log.queue_ends(view).to_pylist()}
+        placed = {_queue(row): row for row in self._log.queue_extents(view, placed=True).to_pylist()}
+        rows = self._log.queue_ends(view, placed=True).to_pylist()
+        ends = {_queue(row): int(row["queue_offset"]) for row in rows}
         found = {}
-        for row in self._log.queue_starts(view).to_pylist():
+        for row in self._log.queue_starts(view, placed=True).to_pylist():
             queue, at = _queue(row), placed.get(_queue(row))
             low, high = (int(at["offset"]), int(at["until"])) if at is not None else (end, begin)
             found[queue] = _Extent(int(row["queue_offset"]), low, ends.get(queue, 0), high)

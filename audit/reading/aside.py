@@ -24,7 +24,7 @@ from audit.reading.layout import (
 from audit.reading.record import MISPLACED, parse
 from audit.reading.scan import find_record, sync, window
 from audit.reading.storage import Storage, names_in, open_storage
-from audit.reading.strays import Metered, belongs, place_of
+from audit.reading.strays import Behind, Metered, belongs, place_of
 
 OTHERS_MAX: Final = 1000
 """Files of other names that are looked at, each as far as a segment is long."""
@@ -114,18 +114,30 @@ def _ended_before(r: Replica, segment: Segment) -> bool:
 
 def _note_moved(r: Replica) -> None:
     """Files under the names of the log's segments, or of later ones, that hold a segment which the log has
-    not: moved over one of it, or behind its end with a head that is torn."""
+    not: moved over one of it, or behind its end with a head that is torn, or appended to one."""
     there, storage = _bases(r), open_storage(r.location)
     try:
         for segment in r.segments:
             try:
-                home = _home_of(storage, r, segment)
+                held = segment, _home_of(storage, r, segment)
+                if held[1] is None and segment.size_bytes > r.segment_bytes:
+                    held = _appended(storage, r, segment)
             except OSError:
                 continue  # what cannot be read is told where the log is read
-            if home is not None and home[0] not in there:
-                r.stray.append((segment, home))
+            if held[1] is not None and held[1][0] not in there:
+                r.stray.append(held)
     finally:
         storage.close()
+
+
+def _appended(storage: Storage, r: Replica, segment: Segment) -> Moved:
+    """What stands behind a segment in its file, as far as one is long. What would stand there in a larger
+    one was not appended."""
+    size = r.segment_bytes
+    home = belongs(Behind(storage, size), segment.file, size, size)
+    if home is not None and home[0] == segment.base + size:
+        home = None
+    return Segment(segment.base + size, segment.file, segment.size_bytes - size), home
 
 
 def _home_of(storage: Storage, r: Replica, segment: Segment) -> Interval | None:

@@ -87,6 +87,7 @@ class Replica:
     # Files of a name that none of these segments has, and what they hold, by their records.
     stray: list[tuple[Segment, Interval | None]] = field(default_factory=list)
     unseen: bool = False  # there are more files of such names than were looked at
+    elsewhere: list[Interval] = field(default_factory=list)  # what misplaced records name, and no log has
     reach: int = ALL  # a record that names another place says of none behind that the log reaches it
     closed: dict[str, str] = field(default_factory=dict)  # the same of files beside the log
     refused: tuple[int, int] | None = None  # a record behind the end that looks left over: offset, bytes
@@ -97,10 +98,14 @@ class Replica:
         return [span for _, span in self.stray if span is not None]
 
     @property
-    def moved(self) -> list[Interval]:
+    def moved_files(self) -> list[tuple[Segment, Interval]]:
         """Of ``misnamed`` what is no copy that somebody keeps beside the log: it has a segment's name."""
-        named = ((file.file.removeprefix("commitlog/"), span) for file, span in self.stray)
-        return [span for name, span in named if span is not None and is_segment_name(name)]
+        held = ((file, span) for file, span in self.stray if span is not None)
+        return [(f, span) for f, span in held if is_segment_name(f.file.removeprefix("commitlog/"))]
+
+    @property
+    def moved(self) -> list[Interval]:
+        return [span for _, span in self.moved_files]
 
     @property
     def empty(self) -> bool:

@@ -133,6 +133,30 @@ def find_record(read: Read, begin: int, end: int, segment_end: int) -> int:
     return -1
 
 
+def find_moved(read: Read, begin: int, end: int, segment_base: int, segment_end: int) -> int:
+    """Physical offset of the first sound record in [begin, end) that stands as in the file of another
+    segment; or -1. Reads in windows."""
+    at, size = begin, segment_end - segment_base
+    while at < end:
+        data = read(at, WINDOW_BYTES)
+        found = data.find(MAGIC_PREFIX, 4)
+        while 0 <= found < min(len(data), end - at + 4):
+            start = found - 4
+            if start + 36 <= len(data):
+                (place,) = struct.unpack_from(">q", data, start + 28)
+                moved = place - at - start
+                if moved and moved % size == 0 and place >= 0:
+                    raw = window(read, at + start, segment_end - at - start)
+                    parsed = parse(raw, 0, place, segment_end + moved)
+                    if parsed.record is not None and parsed.damage is None:
+                        return at + start
+            found = data.find(MAGIC_PREFIX, found + 1)
+        if len(data) < WINDOW_BYTES:
+            return -1
+        at += len(data) - 64
+    return -1
+
+
 def scan(
     read: Read, *bounds: int, aligned: bool = False, plain: bool = False, batch: int = 65536
 ) -> Generator[list[Record], None, tuple[Chunk, list[Damage]]]:
@@ -250,9 +274,10 @@ class _Walk:
             return position + parsed.size
         # Nothing readable here. The next record may be the neighbour's: the stretch still ends there, once.
         following = find_record(self._read, position + 1, self._log_end, self._segment_end)
-        return self._damage.unreadable(
-            position, following if following >= 0 else self._log_end, parsed.problem
-        )
+        until = following if following >= 0 else self._log_end
+        # Nor need it name this place: in a file that is another segment's in part.
+        moved = find_moved(self._read, position + 1, until, self._span[2], self._segment_end)
+        return self._damage.unreadable(position, moved if moved >= 0 else until, parsed.problem)
 
 
 class _ColumnsWalk(_Walk):

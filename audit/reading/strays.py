@@ -74,6 +74,16 @@ class _Lent(StoredFile):
         io.RawIOBase.close(self)
 
 
+class Behind:
+    """A file from an offset on."""
+
+    def __init__(self, storage: Readable, begin: int) -> None:
+        self._storage, self._begin = storage, begin
+
+    def read(self, name: str, offset: int, size: int) -> bytes:
+        return self._storage.read(name, self._begin + offset, size)
+
+
 def belongs(storage: Readable, file: str, segment_bytes: int, most: int = 1 << 62) -> Interval | None:
     """The segment of which a file holds a sound record, by that record, in its first ``most`` bytes; None if
     there is none. Each byte is read once. Raises OSError."""

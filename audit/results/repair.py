@@ -10,17 +10,23 @@ import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from audit.findings import ERROR, INFO, Finding
+from audit.intervals import Interval
+from audit.kinds.acked import STRAYED
+from audit.kinds.files import BEHIND
 from audit.reading.beside import EPOCHS
 from audit.reading.layout import CHECKPOINT, Replica
 from audit.results.right import Right, is_repairable
+from audit.results.stretches import is_blank_behind
 
 _BY_REPAIR: Final = frozenset({"crc_mismatch", "bytes_differ", "unreadable_region", "phys_offset_mismatch"})
 _BY_LOG: Final = frozenset({"cq_wrong", "cq_missing", "cq_dangling", "index_wrong", "index_missing"})
 _REJOINS: Final = frozenset({"short_tail", "extra_tail", "epoch_file_corrupt"})
 """Kinds that a broker mends which joins its group again."""
+_MISPLACED_KIND: Final = "phys_offset_mismatch"
 _COPIED: Final = frozenset({"missing_segment", "missing_start"})
 _ANEW: Final = {"file_unreadable": "Replace the disk, and start", "epoch_mismatch": "Start"}
 """Kinds that a broker mends which begins anew, and how its step begins."""
@@ -32,7 +38,8 @@ _LOST: Final = (
     "backups (keelmq backup restore); else their senders have to send them again."
 )
 _IN_A_STRAY: Final = (
-    "A file in commitlog that has another name holds records of their places: that one's step comes first."
+    "A file in commitlog holds records of their places under another name, or at other places: that one's "
+    "step comes first."
 )
 _NOWHERE: Final = {
     "short_tail": "No replica goes on where this log has to: look in a backup (keelmq backup restore).",
@@ -81,7 +88,8 @@ _SUFFIX: Final = (
 )
 _MISPLACED: Final = (
     "Copy the store to another disk first: a record of it stands elsewhere than it says, and may be the only "
-    "copy of a message that is lost. Then keelmq store repair, with --from each of the others."
+    "copy of a message. Then put this file back from a replica that is right in it (cp), and keelmq store "
+    "repair, with --from each of the others, makes queues and index."
 )
 _IN_ANOTHER_SUFFIX: Final = (
     "Another replica has it, where a rejoin cuts its log: that one's step comes first; then send the "
@@ -103,6 +111,11 @@ _ASIDE: Final = (
     "that its records name, it is that segment: put it back under that name (unpacked, if it is compressed), "
     "and audit again."
 )
+_TOO_LONG: Final = (
+    "With its broker stopped, copy this file to another disk, and keep it: what stands in it behind the "
+    "segment's end is in no log. Then cut it to a segment's size (truncate), and audit again."
+)
+_ZEROS_BEHIND: Final = "With its broker stopped, this cuts off zeros that stand behind the segment's end."
 _WITH_NOTHING: Final = "the broker with an empty store while"
 _WAITING: Final = frozenset({_NO_SOURCE, _KEEP, _MORE, _IN_ANOTHER_SUFFIX})
 """Steps that wait for others."""
@@ -167,11 +180,24 @@ def _holds_alone(r: Replica, replicas: Sequence[Replica]) -> bool:
     return any(not any(o is not r and o.start <= begin < o.end for o in replicas) for begin, _ in r.moved)
 
 
+def _kept(findings: Sequence[Finding], replicas: Sequence[Replica]) -> set[str]:
+    """The replicas that may hold the only copy of a message elsewhere than it says to be."""
+    lost = any(map(_lost, findings))
+    kept = {f.replica for f in findings if lost and f.kind == _MISPLACED_KIND}
+    alone = (r for r in replicas if (lost and r.misnamed) or r.elsewhere or _holds_alone(r, replicas))
+    return kept | {r.name for r in alone}
+
+
 def _bearers(findings: Sequence[Finding], replicas: Sequence[Replica]) -> set[str]:
-    """The replicas of which files of wrong names hold what is lost."""
-    strays = [(r.name, span) for r in replicas for span in r.misnamed]
-    gone = [f for f in findings if _lost(f)] if strays else []
-    return {name for name, span in strays if any(f.overlaps(*span) for f in gone)}
+    """The replicas of which files of wrong names, or misplaced records, hold what is lost."""
+    gone = [f for f in findings if _lost(f)]
+    strayed = any(f.found == STRAYED for f in gone)
+    return {r.name for r in replicas if (strayed and r.elsewhere) or any(map(partial(_is_held, r), gone))}
+
+
+def _is_held(r: Replica, f: Finding) -> bool:
+    """Do files of wrong names, or misplaced records, hold what is lost?"""
+    return any(f.overlaps(*span) for span in (*r.misnamed, *r.elsewhere))
 
 
 def _know_of_more(findings: Sequence[Finding], replicas: Mapping[str, Replica]) -> set[str]:
@@ -197,9 +223,8 @@ class _Advice:
         if self._anew is not None:
             self._right.leave_out(self._anew)
         self._overwritten: Counter[str] = Counter()
-        lost = any(map(_lost, findings))
-        self._kept = {f.replica for f in findings if lost and f.kind == "phys_offset_mismatch"}
-        self._kept |= {r.name for r in replicas if (lost and r.misnamed) or _holds_alone(r, replicas)}
+        self._put_right: dict[tuple[str, str], tuple[str, str, str]] = {}  # files of misplaced records
+        self._kept = _kept(findings, replicas)
         self._bearers = _bearers(findings, replicas)
         self._leaves = _know_of_more(findings, self._replicas)
         self._lacks_all = any(_no_log_goes_on(f) and f.replica in self._replicas for f in findings)
@@ -215,7 +240,8 @@ class _Advice:
 
     def rank(self, f: Finding) -> int:
         """What holds lost messages, or may, comes before the step that they are given."""
-        holds = (_is_misnamed(f) and f.replica in self._bearers) or f.kind == "files_unseen"
+        strays = _is_misnamed(f) or f.kind == _MISPLACED_KIND
+        holds = (strays and f.replica in self._bearers) or f.kind == "files_unseen"
         return 0 if holds else _rank(f)
 
     def of(self, f: Finding) -> tuple[str, str, str]:
@@ -225,17 +251,18 @@ class _Advice:
             return f.replica, "", _UNDECIDED
         own = self._replicas.get(f.replica)
         found = self._by_command(f, own) if own is not None else None
+        if found is not None and found[1] and f.kind == _MISPLACED_KIND:
+            self._put_right[f.replica, f.segment] = found
         return found or (f.replica, "", self._by_hand(f, own))
 
     def _is_in_a_stray(self, f: Finding) -> bool:
-        spans = (span for r in self._replicas.values() for span in r.misnamed)
-        return any(f.overlaps(*span) for span in spans)
+        return f.found == STRAYED or any(_is_held(r, f) for r in self._replicas.values())
 
     def _by_command(self, f: Finding, own: Replica) -> tuple[str, str, str] | None:
         if own is self._anew and f.kind in _MADE_BY_ANEW:
             return None
-        if f.kind in _COPIED or _is_of_empty_file(f, own):
-            return self._copied(f, own)
+        if found := self._of_file(f, own):
+            return found
         if why_not := self._why_no_repair(f, own):
             return own.name, "", why_not
         if f.kind in _BY_REPAIR and f.copies:
@@ -245,6 +272,14 @@ class _Advice:
         if f.kind == "divergent_suffix" and f.severity == ERROR:
             return own.name, _export(f, own) if self._right.is_plain(own) else "", _SUFFIX
         return None
+
+    def _of_file(self, f: Finding, own: Replica) -> tuple[str, str, str] | None:
+        """Of what goes by whole files."""
+        if _is_misnamed(f):
+            return self._put_right.get((f.replica, f.segment.removeprefix("commitlog/")))  # then it is right
+        if f.kind == "unreadable_region" and f.found.endswith(BEHIND):
+            return self._shortened(f, own)
+        return self._copied(f, own) if f.kind in _COPIED or _is_of_empty_file(f, own) else None
 
     def _why_no_repair(self, f: Finding, own: Replica) -> str:
         """Of what a repair would mend else; empty: it may."""
@@ -273,16 +308,28 @@ class _Advice:
             # Of records in a row, a repair has to see one behind them that is the same.
             able = f.records <= 1 and self._right.outvotes(own, *span)
         else:
-            able = self._right.mends(own, *span, sized=f.kind != "unreadable_region")
+            # A repair looks at each record alone: those of another file have other borders.
+            alone = f.kind != _MISPLACED_KIND or f.records <= 1
+            able = alone and self._right.mends(own, *span, sized=f.kind != "unreadable_region")
         if able and is_repairable(own):
             return self._by_repair(own, self._right.sources(own), _FROM_OTHERS)
-        source = self._right.span_source(own, *span)
-        if source is None:
+        if not self._right.span_sources(own, *span):
             return own.name, "", _NO_SOURCE
         self._overwritten[own.name] += 1
         if self._overwritten[own.name] > _OVERWRITES_MAX:
             return own.name, "", _MORE
-        return self._if_plain(own, _overwrite(f, own, source), _FROM_ONE, source)
+        found = self._right.span_source(own, *span)
+        if found is None:
+            return own.name, "", _NO_SOURCE
+        source, until = found
+        return self._if_plain(own, _overwrite((span[0], until), own, source), _FROM_ONE, source)
+
+    def _shortened(self, f: Finding, own: Replica) -> tuple[str, str, str]:
+        file = next(s for s in own.segments if own.segment_end(s) == f.phys_offset)
+        if not is_blank_behind(own, file):
+            return own.name, "", _TOO_LONG
+        path = shlex.quote(f"{own.location}/{file.file}")
+        return self._if_plain(own, f"truncate --size={own.segment_bytes} {path}", _ZEROS_BEHIND)
 
     def _by_repair(self, own: Replica, sources: Sequence[Replica], why: str) -> tuple[str, str, str]:
         why += _LEAVES if own.name in self._leaves else ""
@@ -307,7 +354,7 @@ class _Advice:
     def _of_store(self, f: Finding, own: Replica) -> str:
         """What goes by all that the store holds, and the others; empty if nothing does."""
         if _is_misnamed(f):
-            return _ASIDE
+            return _TOO_LONG if f.segment in _too_long(own) else _ASIDE
         if f.kind in _REJOINS and any(cut.replica == own.name for cut in self._cut):
             return _SUFFIX
         if own is self._anew and self._leader is not None and f.kind in _MADE_BY_ANEW:
@@ -338,6 +385,10 @@ class _Advice:
 
 def _is_misnamed(f: Finding) -> bool:
     return f.kind == "file_corrupt" and f.segment.startswith("commitlog/")
+
+
+def _too_long(r: Replica) -> set[str]:
+    return {s.file for s in r.segments if s.size_bytes > r.segment_bytes}
 
 
 def _is_of_empty_file(f: Finding, own: Replica) -> bool:
@@ -378,11 +429,11 @@ def _copy(f: Finding, own: Replica, source: Replica) -> str:
     return f"find {shlex.quote(f'{into}{f.phys_offset:020d}')} -empty -delete && {copy}"
 
 
-def _overwrite(f: Finding, own: Replica, source: Replica) -> str:
-    base = f.phys_offset // own.segment_bytes * own.segment_bytes
-    file, at = f"commitlog/{base:020d}", f.phys_offset - base
+def _overwrite(span: Interval, own: Replica, source: Replica) -> str:
+    base = span[0] // own.segment_bytes * own.segment_bytes
+    file, at = f"commitlog/{base:020d}", span[0] - base
     files = [shlex.quote(f"{name}={r.location}/{file}") for name, r in (("if", source), ("of", own))]
-    stretch = f"skip={at} seek={at} count={f.until - f.phys_offset}"
+    stretch = f"skip={at} seek={at} count={span[1] - span[0]}"
     in_bytes = "bs=1M iflag=skip_bytes,count_bytes oflag=seek_bytes"
     return f"dd {' '.join(files)} {stretch} {in_bytes} conv=notrunc,fsync"
 

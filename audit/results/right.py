@@ -16,6 +16,7 @@ from audit.intervals import Interval
 from audit.kinds.borders import around_of
 from audit.reading.beside import EPOCHS
 from audit.reading.layout import Replica
+from audit.results.stretches import common_end
 
 _UNREADABLE: Final = frozenset(
     {
@@ -163,7 +164,10 @@ class Right:
             return False
         reach = max(end, min(around[1], own.end)) if sized else around[1]
         return any(
-            r.covers(begin, reach) and not self.is_named(r, *around) and _is_border(r, end)
+            r.covers(begin, reach)
+            and not self.is_named(r, *around)
+            and _is_border(r, begin)
+            and _is_border(r, end)
             for r in self.sources(own)
         )
 
@@ -174,13 +178,25 @@ class Right:
             return False
         return sum(r.covers(begin, end) and _counts(own, r, begin, end) for r in self.sources(own)) > 1
 
-    def span_source(self, own: Replica, begin: int, end: int) -> Replica | None:
-        """Whose bytes may be put in the place of those of ``own``: of one that is right there. None where
-        the stretch lies in two files, or ``own`` has there what no other has."""
+    def span_source(self, own: Replica, begin: int, end: int) -> tuple[Replica, int] | None:
+        """Whose bytes may be put in the place of those of ``own``, and up to where, so that nothing is left
+        of half a record: of one that is right there. None where the stretch lies in two files, or ``own`` has
+        there what no other has."""
+        for source in self.span_sources(own, begin, end):
+            try:
+                until = common_end(own, source, end)
+            except OSError:
+                continue
+            if until == end or source in self.span_sources(own, begin, min(until, source.end)):
+                return source, until
+        return None
+
+    def span_sources(self, own: Replica, begin: int, end: int) -> list[Replica]:
+        """Those that are right there, as ``span_source`` has it."""
         size = own.segment_bytes
         if begin // size != (end - 1) // size or self._goes_its_own_way(own, begin, end):
-            return None
-        return next(iter(self.holders(own, begin, end)), None) if own.name not in self._linked else None
+            return []
+        return self.holders(own, begin, end) if own.name not in self._linked else []
 
     def leader(self, own: Replica) -> Replica | None:
         """One that is right in all that ``own`` holds, so that nothing goes with it, whose epoch file, which
@@ -238,9 +254,10 @@ def _is_beside(f: Finding) -> bool:
 
 
 def _held(r: Replica, end_of_all: int) -> Iterator[Interval]:
-    """What a replica's log has, what files of wrong names do, and what may be in those that cannot be read
-    now, or that nobody looked at: up to where any log reaches, or it may have been confirmed."""
-    yield from r.misnamed
+    """What a replica's log has, what files of wrong names and misplaced records do, and what may be in those
+    that cannot be read now, or that nobody looked at: up to where any log reaches, or it may have been
+    confirmed."""
+    yield from (*r.misnamed, *r.elsewhere)
     if r.unseen:
         yield 0, max(end_of_all, r.promised)
     at = r.start

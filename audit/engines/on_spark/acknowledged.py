@@ -8,7 +8,7 @@ from typing import Final
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from audit.engines.acknowledged import ANOTHER, ENDED_SOMEHOW, NOTHING
+from audit.engines.acknowledged import ANOTHER, ENDED_SOMEHOW, MISPLACED, NOTHING
 from audit.engines.relate import PREPARED, ROLLBACK
 from audit.ledger_columns import WAITING_TOPIC
 from audit.reading.transactions import COMMITTED, HALF_TOPIC, OPEN, ROLLED_BACK, UNTOLD
@@ -29,7 +29,8 @@ def with_ends(records: DataFrame, ended: DataFrame) -> DataFrame:
 def best(lines: DataFrame, records: DataFrame) -> DataFrame:
     """Each ledger line with the best record for it."""
     records = records.withColumn("body_crc", told_body()).select(
-        "uniq_key", "offset", "until", "own", *[F.col(name).alias(f"found_{name}") for name in _FOUND]
+        *("uniq_key", "offset", "until", "own", "misplaced"),
+        *[F.col(name).alias(f"found_{name}") for name in _FOUND],
     )
     joined = _ends(lines.join(records, "uniq_key", "left"))
     body = F.col("found_body_crc") == F.col("body_crc")
@@ -41,13 +42,14 @@ def best(lines: DataFrame, records: DataFrame) -> DataFrame:
     rank = (
         F.when(F.col("offset").isNull() | (F.col("half") & (F.col("how") == COMMITTED)), NOTHING)
         .when(F.col("half") & (F.col("how") == UNTOLD), ENDED_SOMEHOW)
+        .when(F.col("misplaced") & (F.col("phys_offset") != F.col("offset")), MISPLACED)
         .when(~body, ANOTHER)
         .when(~place, 1)
         .otherwise(0)
     )
     first = Window.partitionBy("line").orderBy("rank", "offset")
     rows = joined.withColumn("rank", rank).withColumn("n", F.row_number().over(first))
-    return without_found(rows.filter(F.col("n") == 1).drop("n", "half", "own"))
+    return without_found(rows.filter(F.col("n") == 1).drop("n", "half", "own", "misplaced"))
 
 
 def delivered() -> Column:
@@ -75,7 +77,7 @@ def _ends(joined: DataFrame) -> DataFrame:
 def without_found(joined: DataFrame) -> DataFrame:
     """As ``audit.engines.acknowledged`` has it."""
     names = [name for name in joined.columns if name.startswith("found_") or name in ("offset", "until")]
-    there = {name: F.when(F.col("rank") != NOTHING, F.col(name)) for name in names}
+    there = {name: F.when(~F.col("rank").isin(MISPLACED, NOTHING), F.col(name)) for name in names}
     return joined.withColumns(there)
 
 
@@ -83,10 +85,10 @@ def ended_anywhere(joined: list[DataFrame]) -> list[DataFrame]:
     """As ``audit.engines.acknowledged`` has it."""
     if len(joined) < 2:
         return joined
-    ends = [own.filter((F.col("rank") >= NOTHING) & (F.col("how") > OPEN)) for own in joined]
+    ends = [own.filter((F.col("rank") >= MISPLACED) & (F.col("how") > OPEN)) for own in joined]
     every = reduce(DataFrame.unionByName, [own.select("line", "how") for own in ends])
     every = every.groupBy("line").agg(F.max("how").alias("ended"))
-    waits = (F.col("found_topic") == HALF_TOPIC) & (F.col("rank") < NOTHING)
+    waits = (F.col("found_topic") == HALF_TOPIC) & (F.col("rank") < MISPLACED)
     rank = F.when(F.col("ended") == COMMITTED, NOTHING).otherwise(ENDED_SOMEHOW)
     rank = F.when(waits & F.col("ended").isNotNull(), rank).otherwise(F.col("rank"))
     return [

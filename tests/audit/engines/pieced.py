@@ -60,13 +60,19 @@ class PiecedLog:
         found = self._log.broken_queues(*asked, **how)
         return self._both(found, self.told.broken_queues(*asked, **how), "offset")
 
-    def queue_starts(self, view: View) -> pa.Table:
+    def queue_starts(self, view: View, *, placed: bool = False) -> pa.Table:
+        if placed:
+            return self._log.queue_starts(view, placed=True)
         return self._both(self._log.queue_starts(view), self.told.queue_starts(view))
 
-    def queue_ends(self, view: View) -> pa.Table:
+    def queue_ends(self, view: View, *, placed: bool = False) -> pa.Table:
+        if placed:
+            return self._log.queue_ends(view, placed=True)
         return self._both(self._log.queue_ends(view), self.told.queue_ends(view))
 
-    def queue_extents(self, view: View) -> pa.Table:
+    def queue_extents(self, view: View, *, placed: bool = False) -> pa.Table:
+        if placed:
+            return self._log.queue_extents(view, placed=True)
         return self._both(self._log.queue_extents(view), self.told.queue_extents(view))
 
     def last_places(self, *asked: Any) -> pa.Table:

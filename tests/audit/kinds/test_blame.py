@@ -94,7 +94,7 @@ def test_a_file_that_grew_is_its_own_fault(tmp_path: Path) -> None:
     with (stores[1] / "commitlog" / SECOND).open("ab") as file:
         file.write(bytes(4096))
     report = run_local(stores, None)
-    assert [(f.kind, f.replica, f.segment) for f in report.findings] == [("unreadable_region", "r1", THIRD)]
+    assert [(f.kind, f.replica, f.segment) for f in report.findings] == [("unreadable_region", "r1", SECOND)]
     assert report.verdict == "diverged"
 
 

@@ -169,8 +169,7 @@ def test_the_step_of_what_is_lost_leads_to_the_file_that_holds_it(tmp_path: Path
 def test_what_was_moved_over_another_segment_was_not_taken_by_retention(
     base: int, harmed: tuple[int, ...], placed: bool, tmp_path: Path
 ) -> None:
-    """Nor does a step write over the only copy of it. What nothing tells the place of counts as there where a
-    log holds it, be it in a wrong place."""
+    """Nor does a step write over the only copy of it."""
     stores, writer, ledger = _group(tmp_path, harmed, partial(_over, base=base))
     if not placed:
         ledger.write_text(ledger.read_text().replace('"phys_offset"', '"place"'))
@@ -178,8 +177,7 @@ def test_what_was_moved_over_another_segment_was_not_taken_by_retention(
     gone = {0, base} if len(harmed) == 3 else {0}
     lines = sum(int(str(row["phys_offset"])) // SEGMENT * SEGMENT in gone for row in writer.rows)
     assert (report.verdict, report.expired) == ("diverged", 0)
-    if placed:
-        assert (report.lost, report.none_lost) == (lines, False)
+    assert (report.lost, report.none_lost) == (lines, False)
     assert {f.replica for f in _of(report, "file_corrupt")} == {f"r{at}" for at in harmed}
     assert [step.command for step in steps(report.findings, report.replicas) if step.command] == []
 

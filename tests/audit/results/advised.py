@@ -81,7 +81,7 @@ def do(step: Step) -> str:
         outcome = repair(OsDisk(), own_path, sources)
         nothing = not outcome.repaired and not outcome.entries and outcome.indexed is None
         return f"left: {outcome.left}" if outcome.left and nothing else ""
-    if step.command.startswith(("cp ", "dd ", "find ")):
+    if step.command.startswith(("cp ", "dd ", "find ", "truncate ")):
         done = subprocess.run(step.command, shell=True, check=False, capture_output=True)
         return done.stderr.decode() if done.returncode else ""
     return ""
