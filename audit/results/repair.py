@@ -18,7 +18,7 @@ from audit.intervals import Interval
 from audit.kinds.acked import STRAYED
 from audit.kinds.files import BEHIND
 from audit.reading.beside import EPOCHS
-from audit.reading.layout import CHECKPOINT, Replica
+from audit.reading.layout import CHECKPOINT, Replica, Segment
 from audit.results.right import Right, is_repairable
 from audit.results.stretches import is_blank_behind
 
@@ -225,6 +225,7 @@ class _Advice:
         self._overwritten: Counter[str] = Counter()
         self._put_right: dict[tuple[str, str], tuple[str, str, str]] = {}  # files of misplaced records
         self._kept = _kept(findings, replicas)
+        self._cut_first = {r.name for r in replicas if _is_too_long(r)}
         self._bearers = _bearers(findings, replicas)
         self._leaves = _know_of_more(findings, self._replicas)
         self._lacks_all = any(_no_log_goes_on(f) and f.replica in self._replicas for f in findings)
@@ -285,6 +286,8 @@ class _Advice:
         """Of what a repair would mend else; empty: it may."""
         if f.replica in self._kept and f.kind in _BY_REPAIR | _BY_LOG:
             return _MISPLACED
+        if f.kind in _BY_LOG and f.replica in self._cut_first:
+            return _TOO_LONG
         if f.kind.startswith("cq_") and f.phys_offset >= own.end:  # an index is made anew, queues go on
             return _BEHIND
         mended = f.kind in _BY_LOG or (f.kind in _BY_REPAIR and f.copies)
@@ -311,7 +314,7 @@ class _Advice:
             # A repair looks at each record alone: those of another file have other borders.
             alone = f.kind != _MISPLACED_KIND or f.records <= 1
             able = alone and self._right.mends(own, *span, sized=f.kind != "unreadable_region")
-        if able and is_repairable(own):
+        if able and is_repairable(own) and own.name not in self._cut_first:
             return self._by_repair(own, self._right.sources(own), _FROM_OTHERS)
         if not self._right.span_sources(own, *span):
             return own.name, "", _NO_SOURCE
@@ -354,7 +357,7 @@ class _Advice:
     def _of_store(self, f: Finding, own: Replica) -> str:
         """What goes by all that the store holds, and the others; empty if nothing does."""
         if _is_misnamed(f):
-            return _TOO_LONG if f.segment in _too_long(own) else _ASIDE
+            return _TOO_LONG if f.segment in {s.file for s in _too_long(own)} else _ASIDE
         if f.kind in _REJOINS and any(cut.replica == own.name for cut in self._cut):
             return _SUFFIX
         if own is self._anew and self._leader is not None and f.kind in _MADE_BY_ANEW:
@@ -387,8 +390,13 @@ def _is_misnamed(f: Finding) -> bool:
     return f.kind == "file_corrupt" and f.segment.startswith("commitlog/")
 
 
-def _too_long(r: Replica) -> set[str]:
-    return {s.file for s in r.segments if s.size_bytes > r.segment_bytes}
+def _too_long(r: Replica) -> list[Segment]:
+    return [s for s in r.segments if s.size_bytes > r.segment_bytes]
+
+
+def _is_too_long(r: Replica) -> bool:
+    """Has it a file that no command cuts? A repair takes it for damage."""
+    return not all(is_blank_behind(r, segment) for segment in _too_long(r))
 
 
 def _is_of_empty_file(f: Finding, own: Replica) -> bool:

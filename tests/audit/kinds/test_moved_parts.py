@@ -224,6 +224,17 @@ def test_a_file_with_zeros_behind_its_segment_is_cut(tmp_path: Path) -> None:
     assert run_local(stores, _ledger(writer)).verdict == "clean"
 
 
+def test_no_repair_is_advised_while_a_file_has_more_behind_its_segment(tmp_path: Path) -> None:
+    """It would take that for damage, and fail."""
+    stores, writer = _uneven(tmp_path)
+    _file(stores[1], 4).write_bytes(_file(stores[1], 4).read_bytes() + b"some")
+    patch(stores[1], at(writer, 40) + 90, b"\xff")
+    report = run_local(stores, _ledger(writer))
+    told = _told(report, "r1")
+    assert {step.command.partition(" ")[0] for step in told} == {"", "dd"}
+    assert all("Then cut it to a segment's size" in step.why for step in told if not step.command)
+
+
 @PLACED
 def test_what_stands_behind_a_segment_in_its_file_was_not_taken_by_retention(
     placed: bool, tmp_path: Path
