@@ -143,11 +143,11 @@ def find_moved(read: Read, begin: int, end: int, segment_base: int, segment_end:
         while 0 <= found < min(len(data), end - at + 4):
             start = found - 4
             if start + 36 <= len(data):
-                (place,) = struct.unpack_from(">q", data, start + 28)
+                length, _, place = _JUMP.unpack_from(data, start)
                 moved = place - at - start
-                if moved and moved % size == 0 and place >= 0:
-                    raw = window(read, at + start, segment_end - at - start)
-                    parsed = parse(raw, 0, place, segment_end + moved)
+                fits = plausible(length, segment_end - at - start)
+                if fits and moved and moved % size == 0 and place >= 0:
+                    parsed = parse(read(at + start, length), 0, place, segment_end + moved)
                     if parsed.record is not None and parsed.damage is None:
                         return at + start
             found = data.find(MAGIC_PREFIX, found + 1)

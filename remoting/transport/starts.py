@@ -73,7 +73,7 @@ class Starts:
         self._now_ms = now_ms
         self._share = self._left = A_TURN
         self._first_share = self._first_left = OF_PEERS
-        self._begun = 0  # in this turn, of clients
+        self._begun = 0  # of clients in this turn, and of known ones that no turn was told for
         self._known_left = 0  # known ones that a start of this turn still has room for
         self._known_ms = 0.0  # what known ones took before this turn was told from others
         self._armed_ms: float | None = None

@@ -55,8 +55,8 @@ REMEMBERED_MAX = 100_000
 """Records kept in memory for dispatch, on a slave its plain ones; beyond that the log is parsed."""
 STEP_RECORDS = 4096
 COPIED_S = 0.005
-"""What is copied from a master is dispatched so often at most while nobody waits for it here: a step costs
-about as much for a few records as for many."""
+"""While nobody waits for it here, what comes from a master within so long of copies that were dispatched at
+once is gathered until it is over: a step costs about as much for a few records as for many."""
 COPIED_BYTES = 256 * 1024
 """So many are not put off."""
 FAR_ENTRIES = 4096
