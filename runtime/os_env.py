@@ -14,7 +14,7 @@ import stat
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 from runtime.descriptors import SPARE
 from runtime.env import Buffer, Disk, DiskUsage, Listener, Network, P
@@ -64,12 +64,19 @@ def _zero_range(descriptor: int, offset: int, size: int) -> bool:
     return True
 
 
+class Maps(Protocol):
+    def forget(self, descriptor: int) -> None:
+        """Map nothing of this file any more: it is about to be closed."""
+
+
 class OsFile:
     """A file by descriptor; reads and writes at offsets only."""
 
     def __init__(self, path: str, descriptor: int) -> None:
         self.path = path
         self.descriptor = descriptor  # no property: compiled code asks for it at each pull
+        self.maps: Maps | None = None
+        """Has parts of it mapped (``runtime/native/maps.pxi``)."""
 
     def pread(self, size: int, offset: int) -> bytes:
         data = os.pread(self.descriptor, size, offset)
@@ -128,6 +135,8 @@ class OsFile:
         # Linux frees the descriptor whatever close says (close(2)): a second try would close another's.
         descriptor, self.descriptor = self.descriptor, -1
         if descriptor >= 0:
+            if self.maps is not None:
+                self.maps.forget(descriptor)
             os.close(descriptor)
 
 

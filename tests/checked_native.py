@@ -23,6 +23,7 @@ TESTS: Final = (
     "tests/broker/requests/consumers/test_fast_pull.py",
     "tests/broker/requests/consumers/test_pull_both_paths.py",
     "tests/store/flow/test_gather.py",
+    "tests/store/flow/test_maps.py",
     "tests/store/files/test_compiled.py",
     "tests/audit/reading/test_plain.py",
 )

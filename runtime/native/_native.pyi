@@ -147,12 +147,13 @@ class PullHeads:
         room: int,
     ) -> tuple[int, Any, Any, list[bytes], list[tuple[int, int, int, int, int, int]]] | None: ...
 
-class Window:
+class Maps:
     @property
-    def size(self) -> int: ...
+    def mapped(self) -> int: ...
+    def forget(self, descriptor: int) -> None: ...
 
 def read_plain(
-    window: Window,
+    maps: Maps,
     queue: Any,
     log: Any,
     at: int,

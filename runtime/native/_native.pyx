@@ -9,8 +9,9 @@ are those of ``store/files`` and ``remoting/codec``; ``store/files/compiled.py``
     text.pxi     numbers, UTF-8, Java's hash, properties        headers.pxi   JSON and ROCKETMQ headers of sends
     block.pxi    dispatches, packed; queue and index entries    sends.pxi     frames -> records and answers
     parse.pxi    log bytes -> a block                           pulls.pxi     pulls; queue entries -> records
-    columns.pxi  log bytes -> columns, for the audit            heads.pxi     pulls' answers
-    sending.pxi  answers -> sockets                             crc32.h       CRC-32
+    columns.pxi  log bytes -> columns, for the audit            maps.pxi      parts of a log's files, mapped
+    sending.pxi  answers -> sockets                             heads.pxi     pulls' answers
+    crc32.h      CRC-32                                         guarded.h     copies of what is mapped
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
@@ -204,6 +205,7 @@ include "headers.pxi"
 include "block.pxi"
 include "sends.pxi"
 include "parse.pxi"
+include "maps.pxi"
 include "pulls.pxi"
 include "heads.pxi"
 include "columns.pxi"

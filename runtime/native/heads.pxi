@@ -48,7 +48,7 @@ cdef class PullHeads:
 
         ``limit``: no frame is longer; ``known``: what is known, and ``pull_at``'s marks. ``rules``: of the
         first one's request and header, what holds for all that have the same words but for the queue: the
-        codes wanted, the flags of topic and group, the Window, the queues by topic and number, and the
+        codes wanted, the flags of topic and group, the Maps, the queues by topic and number, and the
         log; None: the ordinary way has to look. ``most`` are answered, and none once the frames have more
         than ``room`` bytes. A note: queue, commit offset, next offset, records, their bytes, and when the
         first of these was stored.
@@ -96,7 +96,7 @@ cdef class PullHeads:
             start = stop
         return (start, first_request, first_header, frames, notes) if frames else None
 
-    cdef bytes answer(self, Window window, queue, log, int64_t at, tuple most, codes, bint binary, int32_t opaque,
+    cdef bytes answer(self, Maps maps, queue, log, int64_t at, tuple most, codes, bint binary, int32_t opaque,
                       int64_t *numbers, Chosen *found, Py_ssize_t *head_bytes):
         """The whole answer of what ``read_plain`` gives. None: something is not plain.
 
@@ -106,7 +106,7 @@ cdef class PullHeads:
         cdef uint8_t[PULL_HEAD_MAX] head
         cdef bytes frame
         cdef int64_t low = queue.min_offset, high = queue.max_offset
-        if not low <= at < high or not _look(found, queue, log, at, most[0], most[1], most[2], codes):
+        if not low <= at < high or not _look(found, maps, queue, log, at, most[0], most[1], most[2], codes):
             return None
         if found.total > MAX_INT32 - PULL_HEAD_MAX:
             return None
@@ -116,7 +116,7 @@ cdef class PullHeads:
         head_bytes[0] = self.put_head(head, binary, opaque, numbers, <int32_t>found.total)
         frame = PyBytes_FromStringAndSize(NULL, head_bytes[0] + <Py_ssize_t>found.total)
         memcpy(PyBytes_AS_STRING(frame), head, head_bytes[0])
-        if not _copy(found, window, <uint8_t *>PyBytes_AS_STRING(frame) + head_bytes[0]):
+        if not _copy(found, maps, <uint8_t *>PyBytes_AS_STRING(frame) + head_bytes[0]):
             return None
         return frame
 

@@ -15,128 +15,6 @@ cdef extern from "unistd.h" nogil:
 cdef enum:
     GATHER_MAX = 1024  # records of one answer
     GAP_MAX = 8 << 10  # a read of its own costs as much as so many bytes more
-    SPAN_MAX = 256 << 10
-    WINDOW_LEAST = 512 << 10  # it has room for a span and a gap
-    WINDOW_BYTES = 8 << 20  # of a consumer's queues one may be some MB behind the other
-    BEHIND_MAX = 64
-    SIZED_EVERY = 256
-
-
-cdef class Window:
-    """What was read last of a log, kept for the pulls that follow: the queues of a topic lie in each other's
-    gaps, so that the bytes between the records of one are the records of the others.
-
-    Holds: [_low, _high) of the log lay below its end when it was read, and is the same while ``changes`` of
-    its directory is ``_changes``; byte b of it is at b modulo ``_size`` of ``_room``.
-
-    It is as large as those behind its end need, WINDOW_LEAST to WINDOW_BYTES: a small one stays in the processor's
-    cache. Of queues that are read in step, reading and sending a message took a third less than through 8 MB.
-    """
-
-    cdef uint8_t *_room  # behind it SPAN_MAX bytes for what is read aside
-    cdef bint _lent
-    cdef int64_t _size, _low, _high, _changes
-    cdef int _behind  # reads of what lies before it, since one of what is in it
-    cdef int _reads  # since its size was looked at
-    cdef int64_t _back  # how far behind its end one of these began
-
-    def __dealloc__(self):
-        free(self._room)
-
-    @property
-    def size(self):
-        """Bytes of the log that it has room for."""
-        return self._size
-
-    cdef bint lend(self, int64_t changes) noexcept:
-        """Whether it may be read through; not while another thread has it, or without memory."""
-        if self._lent:
-            return False
-        if self._room == NULL:
-            self._resize(WINDOW_LEAST)
-        if self._changes != changes:
-            self._low = self._high = 0
-            self._changes = changes
-        self._lent = self._room != NULL
-        return self._lent
-
-    cdef void give_back(self) noexcept:
-        self._lent = False
-
-    cdef bint reach(self, int descriptor, int64_t start, int64_t first, int64_t at, int64_t size) noexcept nogil:
-        """Whether it has ``size`` bytes (SPAN_MAX at most) of the log from ``at`` on, after what is not there
-        was read. ``start``: where the file of ``descriptor`` starts; ``first``: no earlier byte may be read."""
-        cdef int64_t end = at + size, place, part
-        self._fit(self._high - at)
-        if at < self._low:
-            self._behind += 1
-            if self._behind <= BEHIND_MAX:
-                return False  # it stays with who is ahead
-        if at < self._low or at > self._high + GAP_MAX or (end > self._high and self._high < start):
-            # The next queue's first record may lie before this one's.
-            self._low = self._high = at - GAP_MAX if at - GAP_MAX > first else first
-        self._behind = 0
-        while self._high < end:
-            place = self._high % self._size
-            part = end - self._high if end - self._high < self._size - place else self._size - place
-            if not _read(descriptor, self._room + place, self._high - start, part):
-                self._low = self._high = 0
-                return False
-            self._high += part
-        if self._low < self._high - self._size:
-            self._low = self._high - self._size
-        return True
-
-    cdef void _fit(self, int64_t back) noexcept nogil:
-        """A read begins so far behind its end. More room before the last quarter of it is used; of eight times as
-        much, half is given up. Who is further behind than WINDOW_BYTES reads something else."""
-        cdef int64_t size = self._size
-        if back > WINDOW_BYTES:
-            return
-        if back > self._back:
-            self._back = back
-        self._reads += 1
-        if self._reads > SIZED_EVERY:
-            if size > WINDOW_LEAST and self._back < size // 8:
-                size //= 2
-            self._reads, self._back = 0, back
-        while size < WINDOW_BYTES and back > size - size // 4:
-            size *= 2
-        if size != self._size:
-            self._resize(size)
-
-    cdef void _resize(self, int64_t size) noexcept nogil:
-        """The newest bytes of it stay. Without memory nothing changes."""
-        cdef uint8_t *room = <uint8_t *>malloc(<size_t>(size + SPAN_MAX))
-        cdef int64_t at, part
-        if room == NULL:
-            return
-        if self._low < self._high - size:
-            self._low = self._high - size
-        at = self._low
-        while at < self._high:
-            part = self._high - at
-            if part > size - at % size:
-                part = size - at % size
-            if part > self._size - at % self._size:
-                part = self._size - at % self._size
-            memcpy(room + at % size, self._room + at % self._size, <size_t>part)
-            at += part
-        free(self._room)
-        self._room, self._size = room, size
-
-    cdef void put(self, uint8_t *p, int64_t at, int64_t size) noexcept nogil:
-        """Copy ``size`` bytes of what it has."""
-        cdef int64_t place = at % self._size, part = size
-        if part > self._size - place:
-            part = self._size - place
-            memcpy(p + part, self._room, <size_t>(size - part))
-        memcpy(p, self._room + place, <size_t>part)
-
-    cdef const uint8_t *aside(self, int descriptor, int64_t at, int64_t size) noexcept nogil:
-        """As many bytes of a file, until the next call; NULL: they cannot be read."""
-        cdef uint8_t *span = self._room + self._size
-        return span if _read(descriptor, span, at, size) else NULL
 
 
 cdef struct Chosen:
@@ -151,36 +29,34 @@ cdef struct Chosen:
     int descriptor
     int64_t start  # of its file
     int64_t low  # no earlier byte of the log may be read
-    int64_t changes  # of the log, before any entry was looked at
 
 
-def read_plain(Window window, queue, log, int64_t at, int64_t looked_at, int count_max, int64_t bytes_max, codes):
+def read_plain(Maps maps, queue, log, int64_t at, int64_t looked_at, int count_max, int64_t bytes_max, codes):
     """What a pull of a queue is given from queue offset ``at`` on, as ``store.flow.reading`` finds it: (records,
     how many, the queue offset behind the last entry looked at).
 
-    ``window``: of this log alone; ``queue`` and ``log``: a ConsumeQueue and the CommitLog; ``looked_at``: so many
+    ``maps``: of this log alone; ``queue`` and ``log``: a ConsumeQueue and the CommitLog; ``looked_at``: so many
     entries at most; ``codes``: the tags codes wanted, None for all. None: something is not plain, and Python's
     way has to look.
     """
     cdef Chosen found
     cdef bytes records
-    if not _look(&found, queue, log, at, looked_at, count_max, bytes_max, codes):
+    if not _look(&found, maps, queue, log, at, looked_at, count_max, bytes_max, codes):
         return None
     records = PyBytes_FromStringAndSize(NULL, <Py_ssize_t>found.total)
-    if not _copy(&found, window, <uint8_t *>PyBytes_AS_STRING(records)):
+    if not _copy(&found, maps, <uint8_t *>PyBytes_AS_STRING(records)):
         return None
     return records, found.count, found.following
 
 
-cdef bint _look(Chosen *found, queue, log, int64_t at, int64_t looked_at, int count_max, int64_t bytes_max,
-                codes) except -1:
+cdef bint _look(Chosen *found, Maps maps, queue, log, int64_t at, int64_t looked_at, int count_max,
+                int64_t bytes_max, codes) except -1:
     """Choose what ``read_plain`` is to give; False: something is not plain."""
     cdef uint8_t[ENTRY_BYTES * GATHER_MAX] room
     cdef int64_t end = queue.max_offset, written = queue.written, count = looked_at
     cdef int64_t start, size, physical, low
     cdef int descriptor
     cdef bint right
-    found.changes = log._dir.changes
     found.queue_id = queue.queue_id
     if count > end - at:
         count = end - at
@@ -193,7 +69,7 @@ cdef bint _look(Chosen *found, queue, log, int64_t at, int64_t looked_at, int co
         # A copy: what follows runs Python, and lets go of the GIL; the buffer may move, and must not be held.
         memcpy(room, PyByteArray_AS_STRING(buffer) + (at - written) * ENTRY_BYTES, <size_t>count * ENTRY_BYTES)
     else:
-        descriptor = place(queue._dir, at * ENTRY_BYTES, &start, &size, &low)
+        descriptor = place(queue._dir, at * ENTRY_BYTES, &start, &size, &low, None)
         if descriptor < 0 or count > written - at or at * ENTRY_BYTES - start + count * ENTRY_BYTES > size:
             return False  # they go on in the next file, or in memory
         with nogil:  # a page that is not in memory stops this thread alone
@@ -201,7 +77,7 @@ cdef bint _look(Chosen *found, queue, log, int64_t at, int64_t looked_at, int co
         if not right:
             return False
     physical = <int64_t>ld64(room)
-    descriptor = place(log._dir, physical, &start, &size, &low)
+    descriptor = place(log._dir, physical, &start, &size, &low, maps)
     if descriptor < 0:
         return False
     end, size = log.end, start + size
@@ -210,9 +86,11 @@ cdef bint _look(Chosen *found, queue, log, int64_t at, int64_t looked_at, int co
                    size if size < end else end, count_max, bytes_max, codes)
 
 
-cdef int place(directory, int64_t at, int64_t *start, int64_t *size, int64_t *first) except -2:
+cdef int place(directory, int64_t at, int64_t *start, int64_t *size, int64_t *first, Maps maps) except -2:
     """The descriptor of the file of a SegmentDir that holds byte ``at``, where that file starts, its size, and
-    where the first one starts; -1: none does, or its file is not open, or has no descriptor."""
+    where the first one starts; -1: none does, or its file is not open, or has no descriptor.
+
+    ``maps`` hear when it is closed."""
     cdef list segments = directory.segments
     cdef int64_t number
     if not segments:
@@ -230,7 +108,11 @@ cdef int place(directory, int64_t at, int64_t *start, int64_t *size, int64_t *fi
     if file is None or at < start[0]:
         return -1
     descriptor = file.descriptor
-    return -1 if descriptor is None else descriptor
+    if descriptor is None:
+        return -1
+    if maps is not None and file.maps is not maps:
+        file.maps = maps
+    return descriptor
 
 
 def gather(int descriptor, const uint8_t[::1] entries, int64_t first, bint whole, int32_t queue_id,
@@ -243,12 +125,12 @@ def gather(int descriptor, const uint8_t[::1] entries, int64_t first, bint whole
     cdef Py_ssize_t n = entries.shape[0] // ENTRY_BYTES
     cdef Chosen found
     cdef bytes records
-    found.changes, found.queue_id, found.descriptor = 0, queue_id, descriptor
+    found.queue_id, found.descriptor = queue_id, descriptor
     found.start, found.low = span[0], span[1]
     if n == 0 or not _choose(&found, &entries[0], n, first, whole, span[2], count_max, bytes_max, codes):
         return None
     records = PyBytes_FromStringAndSize(NULL, <Py_ssize_t>found.total)
-    if not _copy(&found, Window(), <uint8_t *>PyBytes_AS_STRING(records)):
+    if not _copy(&found, None, <uint8_t *>PyBytes_AS_STRING(records)):
         return None
     return records, found.count, found.following
 
@@ -290,14 +172,14 @@ cdef bint _choose(Chosen *found, const uint8_t *entries, Py_ssize_t n, int64_t f
     return found.count > 0 and (full or whole)
 
 
-cdef bint _copy(const Chosen *found, Window window, uint8_t *p) except -1:
+cdef bint _copy(const Chosen *found, Maps maps, uint8_t *p) except -1:
     """Put the records at ``p``; False: they are not what their entries name, or cannot be read."""
     cdef int i
-    cdef bint right, lent = window.lend(found.changes)
+    cdef bint right, lent = maps is not None and maps.lend()
     with nogil:
-        right = _fetch(found, p, window, lent)
+        right = _fetch(found, p, maps, lent)
     if lent:
-        window.give_back()
+        maps.give_back()
     if not right:
         return False
     for i in range(found.count):
@@ -309,18 +191,17 @@ cdef bint _copy(const Chosen *found, Window window, uint8_t *p) except -1:
     return True
 
 
-cdef bint _fetch(const Chosen *found, uint8_t *p, Window window, bint lent) noexcept nogil:
-    """Neighbours in one read; through a ``window`` that is lent also those that are nearly. Whether all bytes
+cdef bint _fetch(const Chosen *found, uint8_t *p, Maps maps, bint lent) noexcept nogil:
+    """Neighbours in one read; through ``maps`` that are lent also those that are nearly. Whether all bytes
     came."""
     cdef const int64_t *places = found.places
     cdef const int32_t *sizes = found.sizes
     cdef int descriptor = found.descriptor, count = found.count
     cdef int i = 0, j
-    cdef int64_t end, first
-    cdef const uint8_t *span
-    cdef bint packed, held
+    cdef int64_t end, total
+    cdef bint packed
     while i < count:
-        end = places[i] + sizes[i]
+        end, total = places[i] + sizes[i], sizes[i]
         packed = True
         j = i + 1
         while j < count:
@@ -330,25 +211,28 @@ cdef bint _fetch(const Chosen *found, uint8_t *p, Window window, bint lent) noex
                     break
                 packed = packed and places[j] == end
             end = places[j] + sizes[j]
+            total += sizes[j]
             j += 1
         if packed:
-            if not _read(descriptor, p, places[i], end - places[i]):
+            if not _read(descriptor, p, places[i], total):
                 return False
-            p += end - places[i]
-            i = j
-            continue
-        first = places[i]
-        held = window.reach(descriptor, found.start, found.low, found.start + first, end - first)
-        span = NULL if held else window.aside(descriptor, first, end - first)
-        for i in range(i, j):
-            if held:
-                window.put(p, found.start + places[i], sizes[i])
-            elif span != NULL:
-                memcpy(p, span + (places[i] - first), sizes[i])
-            elif not _read(descriptor, p, places[i], sizes[i]):  # what nobody asked for may be what cannot be read
-                return False
-            p += sizes[i]
+        elif not maps.copy(p, descriptor, places + i, sizes + i, j - i) and not _apart(found, i, j, p, maps):
+            return False
+        p += total
         i = j
+    return True
+
+
+cdef bint _apart(const Chosen *found, int i, int j, uint8_t *p, Maps maps) noexcept nogil:
+    """Records that lie within a span, where it is not mapped, or one of its pages cannot be read."""
+    cdef int64_t first = found.places[i]
+    cdef const uint8_t *span = maps.aside(found.descriptor, first, found.places[j - 1] + found.sizes[j - 1] - first)
+    for i in range(i, j):
+        if span != NULL:
+            memcpy(p, span + (found.places[i] - first), found.sizes[i])
+        elif not _read(found.descriptor, p, found.places[i], found.sizes[i]):
+            return False  # what nobody asked for may have been what cannot be read
+        p += found.sizes[i]
     return True
 
 

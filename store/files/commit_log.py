@@ -382,7 +382,6 @@ class CommitLog:
         if not self.min_offset <= offset <= offset + len(data) <= self.end:
             raise DiskError(f"[{offset}, {offset + len(data)}) is not in the log any more")
         at = 0
-        self._dir.changes += 1
         try:
             while at < len(data):
                 segment = self._dir.at(offset + at)
@@ -393,8 +392,6 @@ class CommitLog:
                 at += len(part)
         except OSError as error:
             raise self._health.failed(error, WRITING) from error
-        finally:
-            self._dir.changes += 1
 
     def rewrite(self, begin: int, until: int) -> None:
         """Write the bytes [``begin``, ``until``) once more as they are; the caller syncs. Blocks.
@@ -500,7 +497,6 @@ class CommitLog:
         that ends somewhere between ``offset`` and the old end.
         """
         self.generation += 1
-        self._dir.changes += 1
         until = max(self.end, self._torn_until)
         try:
             self.ahead.drop()
@@ -523,7 +519,6 @@ class CommitLog:
         self._torn_until = 0
         self.end = PhysicalOffset(offset)
         self.flushed = min(self.flushed, self.end)
-        self._dir.changes += 1
         self._tail = segment
         if segment is not None:
             self._use(segment)
@@ -537,7 +532,6 @@ class CommitLog:
         if offset % self.segment_bytes:
             raise ValueError(f"{offset} is not the start of a segment of {self.segment_bytes} bytes")
         self.generation += 1
-        self._dir.changes += 1
         try:
             self.ahead.drop()
             while self.forgotten:
@@ -554,7 +548,6 @@ class CommitLog:
             raise self._health.failed(error, "emptying the CommitLog", sync=True) from error
         self._torn_until = 0
         self.end = self.flushed = PhysicalOffset(offset)
-        self._dir.changes += 1
         self._tail = None
         self._tail_end = self.growth.notice_at = 0
 

@@ -159,8 +159,6 @@ class SegmentDir:
         self.path = path
         self.segment_bytes = segment_bytes
         self.segments: list[Segment] = []
-        self.changes = 0
-        """Grows before and after written bytes become others: nobody keeps what was read meanwhile."""
         self.names_dirty = False  # names in it were made or removed since the last sync
         self._disk = disk
         self._pool = pool

@@ -156,9 +156,9 @@ class Reader:
         self._queues = files.queues
         self._index = files.index
         module = compiled()
-        self._window = None if module is None else module.Window()
+        self._maps = None if module is None else module.Maps()
         self._read_plain: Callable[..., tuple[bytes, int, int] | None] | None = (
-            None if module is None else partial(module.read_plain, self._window)
+            None if module is None else partial(module.read_plain, self._maps)
         )
 
     def get(
@@ -211,11 +211,11 @@ class Reader:
         return self._read_plain(queue, self._log, at, looked_at, max_count, max_bytes, wanted)
 
     def plain(self, topic: str) -> tuple[object, dict[tuple[str, int], ConsumeQueue], CommitLog] | None:
-        """What compiled code reads a topic's queues with: the window on the log, the queues, and the log;
-        None: ``get`` has to."""
-        if self._window is None or self._damage.ranges or topic.startswith(LMQ_PREFIX):
+        """What compiled code reads a topic's queues with: the maps of the log, the queues, and the log; None:
+        ``get`` has to."""
+        if self._maps is None or self._damage.ranges or topic.startswith(LMQ_PREFIX):
             return None
-        return self._window, self._queues.table(), self._log
+        return self._maps, self._queues.table(), self._log
 
     def _read(
         self,

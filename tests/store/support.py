@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -12,8 +13,9 @@ from typing import Any
 from model.config import StoreConfig
 from model.message import encode_host, encode_properties
 from runtime.env import Env
+from runtime.os_env import OsEnv
 from store.files.record import NewMessage, Record, encode, records_in
-from store.flow.reading import GetStatus
+from store.flow.reading import GetStatus, Got
 from store.flow.writing import Put
 from store.message_store import MessageStore
 from tests import GOLDEN, unpack_archive
@@ -163,3 +165,20 @@ def records_on(disk: FaultyDisk, **keys: Any) -> tuple[int, list[bytes]]:
             return store.log.end, [r.body for r in records_of(store)]
 
     return completed(run())
+
+
+async def opened_at(path: Path, **keys: object) -> MessageStore:
+    store = MessageStore(OsEnv(seed=1), config(str(path), **keys))
+    await store.open()
+    return store
+
+
+def put_in_turn(store: MessageStore, chance: random.Random, count: int) -> None:
+    """Messages of one size over three queues, whose records lie in each other's gaps."""
+    for number in range(count):
+        store.put(message(chance.randbytes(200).hex(), queue_id=number % 3))
+    store.confirm(store.log.end)
+
+
+def said(got: Got) -> tuple[object, ...]:
+    return got.status, got.next_offset, got.min_offset, got.max_offset, got.count, b"".join(got.chunks)

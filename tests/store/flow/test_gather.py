@@ -10,7 +10,6 @@ import struct
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -19,22 +18,15 @@ import pytest
 from model.ids import PhysicalOffset
 from model.message import INNER_BATCH, encode_properties, java_hash
 from runtime import native
-from runtime.os_env import OsEnv
 from store.files.compiled import compiled
 from store.files.consume_queue import ENTRY, PRE_BLANK_SIZE
 from store.files.damage import DamagedRange
 from store.files.record import encode
-from store.flow.reading import GetStatus, Got
+from store.flow.reading import GetStatus
 from store.message_store import MessageStore
-from tests.store.support import config, message
+from tests.store.support import message, opened_at, put_in_turn, said
 
 pytestmark = pytest.mark.skipif(compiled() is None, reason=f"path of sends: {native.describe()}")
-
-
-async def opened_at(path: Path, **keys: object) -> MessageStore:
-    store = MessageStore(OsEnv(seed=1), config(str(path), **keys))
-    await store.open()
-    return store
 
 
 async def fill(store: MessageStore, chance: random.Random, count: int) -> None:
@@ -170,10 +162,6 @@ async def test_both_ways_give_the_same_of_whatever_lies_there(tmp_path: Path, se
         await store.close()
 
 
-def said(got: Got) -> tuple[object, ...]:
-    return got.status, got.next_offset, got.min_offset, got.max_offset, got.count, b"".join(got.chunks)
-
-
 @pytest.mark.parametrize("what", ["entry", "record"])
 async def test_an_entry_whose_record_is_not_there_is_left_to_pythons_way(tmp_path: Path, what: str) -> None:
     store = await opened_at(tmp_path)
@@ -191,13 +179,6 @@ async def test_an_entry_whose_record_is_not_there_is_left_to_pythons_way(tmp_pat
         assert store.reader._gather(queue, 0, 1, 1 << 20, None) is not None
     finally:
         await store.close()
-
-
-def put_in_turn(store: MessageStore, chance: random.Random, count: int) -> None:
-    """Messages of one size over three queues, whose records lie in each other's gaps."""
-    for number in range(count):
-        store.put(message(chance.randbytes(200).hex(), queue_id=number % 3))
-    store.confirm(store.log.end)
 
 
 @pytest.mark.parametrize("segment_bytes", [8192, 1 << 20])
@@ -267,92 +248,6 @@ async def test_what_is_read_of_a_log_longer_than_what_is_kept_is_right(tmp_path:
         await store.close()
 
 
-@pytest.mark.skipif(not Path("/proc/self/io").exists(), reason="Linux tells how much was read")
-@pytest.mark.parametrize("behind", [0, 40])
-async def test_the_queues_of_one_topic_are_read_once(tmp_path: Path, behind: int) -> None:
-    """Also when one is ``behind`` the other by some messages."""
-    store = await opened_at(tmp_path)
-    try:
-        put_in_turn(store, random.Random(7), 300)
-        await store.caught_up()
-        places = [
-            (place - behind * queue_id, queue_id) for place in range(0, 180, 20) for queue_id in (0, 1, 2)
-        ]
-        asked = [("T", queue_id, at, 20, 1 << 20, None) for at, queue_id in places if 0 <= at < 100]
-        before = _read_bytes()
-        for one in asked:
-            assert store.reader.get(*one).count == 20
-        took = _read_bytes() - before
-        assert took < 1.2 * store.log.end, "not once for each of three queues"
-    finally:
-        await store.close()
-
-
-@pytest.fixture
-async def long_log(tmp_path: Path) -> AsyncIterator[MessageStore]:
-    """20 MB in one segment, of three queues in turn, each with entries in one file."""
-    store = await opened_at(tmp_path, segment_bytes=64 << 20, queue_file_bytes=60_000)
-    text = random.Random(11).randbytes(1000).hex()
-    for number in range(9000):
-        store.put(message(f"{number}{text}", queue_id=number % 3))
-    store.confirm(store.log.end)
-    await store.caught_up()
-    yield store
-    await store.close()
-
-
-def _is_right(store: MessageStore, queue_id: int, at: int) -> bool:
-    """Whether compiled code reads what Python does."""
-    reader = store.reader
-    read_plain, asked = reader._read_plain, ("T", queue_id, at, 32, 1 << 20, None)
-    fast = said(reader.get(*asked))
-    reader._read_plain = None
-    slow = said(reader.get(*asked))
-    reader._read_plain = read_plain
-    return fast == slow
-
-
-async def test_what_is_kept_is_as_long_as_who_is_behind_needs(long_log: MessageStore) -> None:
-    window = long_log.reader._window
-    assert window is not None
-    sizes = set[int]()
-    for at in range(0, 2900, 32):  # in step
-        assert all(_is_right(long_log, queue_id, at) for queue_id in range(3))
-        sizes.add(window.size)
-    assert max(sizes) <= 1 << 20
-    places = [1000, 0, 500]  # 6 MB and 3 MB behind the first
-    for _ in range(50):
-        for queue_id in range(3):
-            assert _is_right(long_log, queue_id, places[queue_id])
-            places[queue_id] += 32
-        sizes.add(window.size)
-    assert max(sizes) == window.size == 8 << 20
-    for at_all in [*range(0, 2900, 32)] * 6:
-        assert all(_is_right(long_log, queue_id, at_all) for queue_id in range(3))
-        sizes.add(window.size)
-    assert window.size <= 1 << 20, "given up again"
-    assert sizes >= {1 << 20, 2 << 20, 4 << 20, 8 << 20}, "by halves"
-
-
-@pytest.mark.skipif(not Path("/proc/self/io").exists(), reason="Linux tells how much was read")
-@pytest.mark.parametrize("ahead", [2, 3])
-async def test_who_falls_behind_more_and_more_is_read_for_once(long_log: MessageStore, ahead: int) -> None:
-    """One queue goes ``ahead`` times as fast as the others, until it is 4 MB before them."""
-    before, first, others = _read_bytes(), 0, 0
-    while first < 2900:
-        for _ in range(ahead if first - others < 600 else 1):
-            assert long_log.reader.get("T", 0, first, 32, 1 << 20, None).count
-            first += 32
-        for queue_id in (1, 2):
-            assert long_log.reader.get("T", queue_id, others, 32, 1 << 20, None).count == 32
-        others += 32
-    assert _read_bytes() - before < 1.2 * long_log.log.end
-
-
-def _read_bytes() -> int:
-    return int(Path("/proc/self/io").read_text().split()[1])
-
-
 def _record(at: int, index: int) -> bytes:
     """As much of one as is looked at: its size, queue, queue offset and place."""
     data = bytearray(120)
@@ -387,6 +282,8 @@ def test_what_lies_between_two_records_need_not_be_readable() -> None:
 class _Moving:
     """A file whose descriptor is asked for: ``buffer`` goes elsewhere then, and its old place to others."""
 
+    maps: object = None
+
     def __init__(self, descriptor: int, buffer: bytearray) -> None:
         self._descriptor = descriptor
         self._buffer = buffer
@@ -416,7 +313,7 @@ def test_the_buffer_of_a_queue_may_change_while_its_entries_are_gathered(tmp_pat
     descriptor = os.open(tmp_path / "log", os.O_RDONLY)
     log = SimpleNamespace(_dir=_directory(_Moving(descriptor, buffer), 4096), end=30 * 120)
     try:
-        found = module.read_plain(module.Window(), _queue(buffer, 0, 30), log, 0, 32, 32, 1 << 20, None)
+        found = module.read_plain(module.Maps(), _queue(buffer, 0, 30), log, 0, 32, 32, 1 << 20, None)
     finally:
         os.close(descriptor)
     assert found == (b"".join(records), 30, 30)
@@ -444,7 +341,7 @@ def test_other_threads_run_while_entries_are_read(tmp_path: Path) -> None:
         gate.release()
         until_s = time.monotonic() + 20
         while not ran and time.monotonic() < until_s:
-            assert module.read_plain(module.Window(), queue, log, 0, 512, 512, 1 << 20, None) is None
+            assert module.read_plain(module.Maps(), queue, log, 0, 512, 512, 1 << 20, None) is None
         assert ran, "the GIL was held"
     finally:
         sys.setswitchinterval(interval_s)

@@ -93,7 +93,7 @@ class Way:
             )
         self._fast = fast
         self._count_whole()
-        self._window = None if module is None else module.Window()
+        self._maps = None if module is None else module.Maps()
         self.fast_pulls = self.plain_reads = 0
 
     def _count_whole(self) -> None:
@@ -112,7 +112,7 @@ class Way:
             made.to = counted  # type: ignore[method-assign, assignment]
 
     def _read_plain(self, *asked: Any) -> tuple[bytes, int, int] | None:
-        found: tuple[bytes, int, int] | None = self._module.read_plain(self._window, *asked)
+        found: tuple[bytes, int, int] | None = self._module.read_plain(self._maps, *asked)
         self.plain_reads += found is not None
         return found
 
