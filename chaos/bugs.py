@@ -138,7 +138,7 @@ def _lost_entries(original: Any) -> Any:
 
 
 def _no_sync(original: Any) -> Any:
-    def call(self: Flusher, segments: Any, names: bool) -> None:
+    def call(self: Flusher, segments: Any, names: bool, generation: int) -> None:
         """Nothing reaches the disk, and the log says it did."""
 
     return call

@@ -2,7 +2,8 @@
 
 ``Machine`` is one file system with two layers: what the page cache shows, and what is durable. A killed
 process loses nothing that it wrote, but, by chance, what a sync of its log failed to write: the kernel calls
-such pages clean, and drops them when it likes. A power failure keeps, of everything not synced,
+such pages clean, and drops them when it likes. That disk may fail the kernel's own writing of ``abort``,
+too: what of it was not synced goes with them. A power failure keeps, of everything not synced,
 
 * an arbitrary subset of the written 4 KiB pages, some of them torn at a 512-byte sector
 * the old or the new size of each file
@@ -29,6 +30,8 @@ LOG: Final = "/commitlog/"
 STOP: Final = "/abort"
 DROPS: Final = 0.5
 """So often the pages of a failed sync are gone when its process has died."""
+STOP_DROPS: Final = 0.5
+"""So often then what was written to ``abort`` and not synced goes with them."""
 
 
 @dataclass(slots=True)
@@ -145,7 +148,7 @@ class Machine:
         self._files = dict(self._durable)
         for path in self._files:
             self.makedirs(_directory(path))
-        stop = next((inode for path, inode in self._files.items() if path.endswith(STOP)), None)
+        stop = self._stop()
         for inode in self._inodes():
             inode.lose_power(self._of_stop if inode is stop else self._rng)
         self._locks.clear()
@@ -189,6 +192,13 @@ class Machine:
             self.counts.dropped += 1
             for inode in dropped:
                 inode.drop()
+            stop = self._stop()
+            if stop is not None and self._of_stop.random() < STOP_DROPS:
+                stop.fail_sync()
+                stop.drop()
+
+    def _stop(self) -> Inode | None:
+        return next((inode for path, inode in self._files.items() if path.endswith(STOP)), None)
 
     # Looking from outside (checks)
 

@@ -363,12 +363,18 @@ class CommitLog:
     def sync_names(self) -> None:
         self._dir.sync_dir()
 
+    def note_reach(self, generation: int) -> None:
+        """Before a sync that was begun in ``generation``, in its thread. Blocks; raises OSError: then nothing
+        may be synced."""
+        if self.end > self.flushed:  # else no sync can lose anything
+            self._health.before_sync(lambda: self.end if generation == self.generation else 0)
+
     def sync(self) -> None:
         """Make everything up to ``end`` durable now. Blocks; raises DiskError (then for ever broken)."""
         self.need_unbroken()
         target = self.end
-        self._health.note_reach(target)
         try:
+            self.note_reach(self.generation)
             if self.take_names_dirty():
                 self.sync_names()
             for segment in self.unsynced():

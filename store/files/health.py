@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable
+from typing import Final
 
 from model.errors import DiskError
 from runtime.descriptors import OUT_OF_DESCRIPTORS
 
-_PASSES = OUT_OF_DESCRIPTORS | {errno.ENOSPC, errno.EDQUOT}
+FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+_PASSES: Final = OUT_OF_DESCRIPTORS | FULL
 
 
 class Health:
@@ -25,9 +27,11 @@ class Health:
         self.on_broken: list[Callable[[DiskError], None]] = []
         self.on_sync_failed: Callable[[], None] = lambda: None
         """Called after ``on_broken``, in the thread of the sync, also while ``silent``."""
-        self.note_reach: Callable[[int], None] = lambda end: None
-        """Hears where the log ends before each sync of it, in that thread, and before a cut to there: should
-        the sync fail when nobody is left to hear of it, a start is to know what there was."""
+        self.before_sync: Callable[[Callable[[], int]], None] = lambda end: None
+        """Asks where the log ends before each sync of it, in that thread: should the sync fail when nobody is
+        left to hear of it, a start is to know what there was. Raises OSError: the log is not to be synced."""
+        self.before_cut: Callable[[int], None] = lambda end: None
+        """Hears where the log is about to end. Raises OSError."""
         self.on_full: list[Callable[[], None]] = []
         """Called when space begins to lack."""
         self.why_not_writable: str | None = None

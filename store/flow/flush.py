@@ -77,7 +77,7 @@ class Flusher:
             segment.pin()
         began_ms = self._env.monotonic_ms()
         try:
-            await synced(self._env, self._health, lambda: self._call(segments, names))
+            await synced(self._env, self._health, lambda: self._call(segments, names, generation))
         except OSError as error:
             self._health.failed(error, "syncing the CommitLog", sync=True)
             return
@@ -92,10 +92,9 @@ class Flusher:
                 hook(target)
         elif generation != log.generation:
             self._wanted = min(self._wanted, log.end)
-            self._health.note_reach(log.end)  # the thread may have noted what the cut took
 
-    def _call(self, segments: list[Segment], names: bool) -> None:
-        self._health.note_reach(self._log.end)
+    def _call(self, segments: list[Segment], names: bool, generation: int) -> None:
+        self._log.note_reach(generation)
         if names:
             self._log.sync_names()
         for segment in segments:

@@ -4,16 +4,22 @@ The file ``abort`` is there from a start to the clean stop, as RocketMQ has it; 
 nobody reads. Here it says on which boot of the machine the log was last made durable or written: on the same
 boot the page cache has all that a killed process wrote. ``LOST`` stands there when that is not so, because a
 sync failed: the kernel may drop pages that it could not write. A process that is killed before it hears of
-that leaves the second line: how far the log reached when its last sync began, 20 digits.
+that leaves the second line: how far the log reached when its last sync began, 20 digits. It is never above
+where a log ends that lost nothing, and while a sync of the log runs never below, on the disk, where the log
+ended as that was begun.
 """
 
 from __future__ import annotations
 
 import enum
+import errno
 import logging
+from collections.abc import Callable
+from threading import Lock
 from typing import Final
 
-from runtime.env import Disk, read_file
+from runtime.env import Disk, File, read_file
+from store.files.health import FULL
 
 log = logging.getLogger(__name__)
 
@@ -39,54 +45,86 @@ class AbortFile:
         self.reached = 0
         self.sync_failed = False  # in this run: nothing else is written from here on
         self._says_reach = False  # it may: there is nothing in the file that matters more
+        self._line = 0  # in the page cache
+        self._written = self._synced = 0  # how often it was written there, and how often by its last sync
         self._warned = False
         self._disk = disk
         self._root = root
         self._path = f"{root}/abort"
         self._boot = boot_id.encode()[:TEXT_BYTES_MAX]
+        self._file: File | None = None  # open throughout: with no descriptor left, lines are still written
+        self._lock = Lock()  # of what is written, not of syncs: the loop never waits for one
 
     def begin(self) -> Stop:
         """The store is in use from now on; what did the last stop leave? Raises OSError."""
         if not self._disk.exists(self._path):
             self.found = Stop.ORDERLY
-            self._write(self._text(0))
+            self._open()
+            self._begin_line()
         else:
             text = read_file(self._disk, self._path)
-            self._write(
-                text
-            )  # it may be in the page cache only. And before all else: does the disk take that?
+            self._open()
+            self._write(text)  # it may be in the page cache only
+            self._opened().sync()  # and before all else: does the disk take that?
             boot, _, reached = text.partition(b"\n")
             same_boot = self._boot != b"" and boot == self._boot
             # A note that was cut short has the rest of the boot's name behind it.
             lost = text.startswith(LOST)
             self.found = Stop.LOST if lost else Stop.KILLED if same_boot else Stop.UNKNOWN
             if self.found is Stop.KILLED and reached.isdigit():
-                self.reached = int(reached)
+                self.reached = self._line = int(reached)
+            self._says_reach = self.found is Stop.KILLED  # what a failed sync of the recovery drops is missed
         self._disk.sync_dir(self._root)
         return self.found
 
+    def _open(self) -> None:
+        self._file = self._disk.open(self._path, create=True)
+
     def on_recovered(self) -> None:
         """All that was found is durable, and what ``reached`` tells of the log is noted. Raises OSError."""
-        if self.found is Stop.LOST or self.sync_failed:
+        if self.found is Stop.LOST:
             return
-        if self.found is Stop.UNKNOWN or self.reached:
-            self._write(self._text(0))
+        if self.found is Stop.UNKNOWN or self._line:
+            self._begin_line()
         self._says_reach = self._boot != b""
 
-    def on_reach(self, end: int) -> None:
-        """The log ends at ``end``, and a sync of it begins, or it is about to be cut to there. Into the page
-        cache: it is for a start on this boot. A disk that refuses it may still take the sync."""
-        if not self._says_reach or self.sync_failed:
+    def before_sync(self, end: Callable[[], int]) -> None:
+        """The log ends at ``end()``, and a sync of it begins: no lower line is on the disk from here on.
+        Blocks. Raises OSError: this disk failed, as the log's sync would have, and may drop the line."""
+        if not self._sync(self._raise_line(end)):
             return
-        try:
-            self._write(self._text(end), sync=False)
+        # The log's sync takes along what came meanwhile: of that the page cache tells, if it may.
+        self._raise_line(end)
+
+    def _raise_line(self, end: Callable[[], int]) -> int:
+        """Which of the writes made the line what it is; 0: it says nothing."""
+        with self._lock:
+            line = max(self._line, end())
+            if not self._says_reach or self.sync_failed:
+                return 0
+            if line != self._line:
+                try:
+                    self._put_line(line)
+                except OSError as error:
+                    if error.errno not in FULL:
+                        raise
+                    # A full one that copies on write may still take the sync of what has its blocks.
+                    if not self._warned:
+                        log.warning("%s cannot be written, how far the log reached: %s", self._path, error)
+                    self._warned = True
+                    return 0
             self._warned = False
-        except OSError as error:
-            if not self._warned:
-                log.warning("%s cannot be written, how far the log reached: %s", self._path, error)
-            self._warned = True
-        if self.sync_failed:
-            self.write_lost()  # another thread's failed meanwhile: that matters more
+            return self._written
+
+    def before_cut(self, end: int) -> None:
+        """The log is about to be cut to ``end``, and synced. Blocks. Raises OSError: it is not to be cut."""
+        with self._lock:
+            if not self._says_reach or self.sync_failed:
+                return
+            if end != self._line:
+                self._put_line(end)
+            written = self._written
+        self._sync(written)
 
     def on_sync_failed(self) -> None:
         """Blocks. If the disk refuses this, too, the next start may read it in the page cache, or not."""
@@ -94,35 +132,64 @@ class AbortFile:
 
     def write_lost(self, *, sync: bool = False) -> None:
         """Without ``sync``: into the page cache."""
-        self.sync_failed = True
         try:
-            self._write(LOST, sync=sync)
+            with self._lock:
+                self.sync_failed = True
+                self._write(LOST)
+            if sync:
+                self._opened().sync()
         except OSError as error:
             log.warning("%s cannot be written: %s", self._path, error)
 
     def on_noted(self) -> None:
         """Raises OSError."""
-        if self.found is Stop.LOST and not self.sync_failed:
-            self._write(self._text(0))
+        if self.found is Stop.LOST:
+            self._begin_line()
             self._says_reach = self._boot != b""
 
     def remove(self) -> None:
         """Raises OSError."""
         self._says_reach = False
+        self.close()
         self._disk.remove(self._path)
         self._disk.sync_dir(self._root)
 
-    def _text(self, reached: int) -> bytes:
-        """Of one length, so that a full disk takes the next one, too."""
-        return b"%s\n%020d" % (self._boot, reached)
-
-    def _write(self, text: bytes, *, sync: bool = True) -> None:
-        file = self._disk.open(self._path, create=True)
-        try:
-            file.pwrite(text, 0)
-            if file.size() > len(text):
-                file.truncate(len(text))
-            if sync:
-                file.sync()
-        finally:
+    def close(self) -> None:
+        with self._lock:  # no thread writes into what has that descriptor next
+            file, self._file = self._file, None
+        if file is not None:
             file.close()
+
+    def _begin_line(self) -> None:
+        """Durably: this boot, and nothing of the log."""
+        with self._lock:
+            if self.sync_failed:
+                return
+            self._put_line(0)
+            written = self._written
+        self._sync(written)
+
+    def _sync(self, written: int) -> bool:
+        """Let that write be on the disk; was it not?"""
+        if written <= self._synced:
+            return False
+        self._opened().sync()
+        self._synced = written
+        return True
+
+    def _put_line(self, line: int) -> None:
+        """Of one length, so that a full disk takes the next one, too."""
+        self._write(b"%s\n%020d" % (self._boot, line))
+        self._line = line
+        self._written += 1
+
+    def _write(self, text: bytes) -> None:
+        file = self._opened()
+        file.pwrite(text, 0)
+        if file.size() > len(text):
+            file.truncate(len(text))
+
+    def _opened(self) -> File:
+        if self._file is None:
+            raise OSError(errno.EBADF, "the store is closed", self._path)
+        return self._file

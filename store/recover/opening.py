@@ -100,6 +100,9 @@ class Opening:
         if epochs.unreadable is not None and config.start_with_damaged_tables:
             epochs.trust([])
         was = max(reached(self._files.checkpoint.now, epochs.last), self.abort.reached)
+        if config.flush_disk_type == "ASYNC_FLUSH":  # else nothing is acknowledged before its sync
+            self._files.health.before_sync = self.abort.before_sync
+            self._files.health.before_cut = self.abort.before_cut
         recovered = recover(
             self._files,
             self._flow,
@@ -114,8 +117,6 @@ class Opening:
         self.was_longer.compare(max(self._files.log.end, recovered.partial_until), was)
         self._after()
         self.abort.on_recovered()
-        if config.flush_disk_type == "ASYNC_FLUSH":  # else nothing is acknowledged before its sync
-            self._files.health.note_reach = self.abort.on_reach
         return recovered
 
     def _on_sync_failed(self) -> None:
@@ -153,6 +154,7 @@ class Opening:
     def release(self) -> None:
         """Close the files and give the lock back."""
         self._files.close()
+        self.abort.close()
         if self.lock is not None:
             self.lock.release()
             self.lock = None

@@ -122,6 +122,9 @@ class _Recovery:
         scan = self._scan()
         partial_until = max(scan.partial_until, self._came_in_part(scan.end))
         self._note_damage(scan)
+        # Should it be killed in the cut, the next start misses the same as this one.
+        missed = self.reached > max(scan.end, partial_until)
+        files.health.before_cut(self.reached if missed else scan.end)
         self._end_log_at(scan.end)
         dispatched = self._cut_queues(scan.end)
         confirmed = self._confirmed(scan.end)

@@ -89,7 +89,8 @@ class Truncator:
 
     def invalidate(self, offset: int) -> None:
         """No note speaks of bytes behind ``offset``, the checkpoint durably so. Raises OSError."""
-        self._health.note_reach(offset)
+        self._log.generation += 1  # a sync in a thread says nothing of the old end from here on
+        self._health.before_cut(offset)
         now, end = self._checkpoint.now, PhysicalOffset(offset)
         before = now.encode()
         now.confirm_offset = min(now.confirm_offset, end)

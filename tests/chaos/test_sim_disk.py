@@ -206,6 +206,24 @@ def test_the_kernel_drops_what_a_failed_sync_left_of_a_log_by_chance(name: str) 
     assert seen == ({b"safe", b"lost"} if "commitlog" in name else {b"lost"})
 
 
+def test_what_was_written_to_abort_and_not_synced_may_go_with_the_log() -> None:
+    seen = set()
+    for seed in range(40):
+        machine, disk, life = a_disk(seed)
+        disk.makedirs("/data/commitlog")
+        files = [disk.open(name, create=True) for name in ("/data/commitlog/f", "/data/abort")]
+        for file in files:
+            file.pwrite(b"safe", 0)
+            file.sync()
+            file.pwrite(b"lost", 0)
+        machine.faults.sync_errors = 1
+        with pytest.raises(OSError, match="sync failed"):
+            files[0].sync()
+        machine.process_died(life)
+        seen.add(tuple(machine.content(file.path) for file in files))
+    assert seen == {(b"lost", b"lost"), (b"safe", b"lost"), (b"safe", b"safe")}
+
+
 def test_reads_and_writes_fail_as_often_as_told_and_change_nothing() -> None:
     machine, disk, _ = a_disk()
     file = disk.open("/data/f", create=True)

@@ -130,9 +130,9 @@ def test_what_a_failed_sync_left_in_memory_goes_with_a_process_that_no_fault_end
 
 
 @contextmanager
-def all_gone_as_a_sync_of_the_log_failed_unseen() -> Iterator[list[str]]:
+def all_gone_as_a_sync_of_the_log_failed_unseen(stop_drops: float) -> Iterator[list[str]]:
     """From the step that binds "sick" on: its next sync of the log fails in a thread, and before it hears of
-    that it is killed, and the others lose power. Whom that hit."""
+    that it is killed, and the others lose power. Whom that hit. ``stop_drops``: as the disk has it."""
     hit: list[str] = []
     main, run_offloaded, sync = Story.main, SimEnv._run_offloaded, disk.SimFile.sync
     failed: asyncio.Queue[None] = asyncio.Queue()
@@ -175,18 +175,22 @@ def all_gone_as_a_sync_of_the_log_failed_unseen() -> Iterator[list[str]]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(disk, "DROPS", 1.0)
+        patch.setattr(disk, "STOP_DROPS", stop_drops)
         patch.setattr(SimEnv, "_run_offloaded", offloaded)
         patch.setattr(Story, "main", struck)
         yield hit
 
 
 @pytest.mark.sim
-@pytest.mark.parametrize("seed", [0, 6, pytest.param(17, marks=pytest.mark.more)])
+@pytest.mark.parametrize(
+    ("seed", "stop_drops"), [(0, 0.0), (6, 0.0), (6, 1.0), pytest.param(17, 1.0, marks=pytest.mark.more)]
+)
 def test_who_forgot_by_a_sync_that_failed_behind_its_processs_back_leads_before_no_longer_log(
-    monkeypatch: pytest.MonkeyPatch, seed: int
+    monkeypatch: pytest.MonkeyPatch, seed: int, stop_drops: float
 ) -> None:
     """As in the swarm's seed 25415, which had it by the millisecond. It was believed, led with an empty log
-    (seed 6), and the others kept out what they had confirmed, for an operator to decide."""
+    (seed 6), and the others kept out what they had confirmed, for an operator to decide. So it was again
+    where the disk failed ``abort`` with the log."""
     asked: dict[str, str] = {}
     begin = UncleanRebootDetector.begin
 
@@ -208,7 +212,7 @@ def test_who_forgot_by_a_sync_that_failed_behind_its_processs_back_leads_before_
         errors_expected=True,
         swarm=True,
     )
-    with all_gone_as_a_sync_of_the_log_failed_unseen() as hit:
+    with all_gone_as_a_sync_of_the_log_failed_unseen(stop_drops) as hit:
         result = run_plan("swarm", seed, plan, None, None)
     assert len(hit) == 1
     assert f"127.0.2.{hit[0][1:]}" in asked

@@ -12,7 +12,8 @@ from model.errors import DiskError
 from model.ids import PhysicalOffset
 from store.message_store import MessageStore
 from store.recover.abort_file import Stop
-from tests.fakes.disk.memory import FaultyDisk, FaultyEnv
+from store.recover.evidence import LogWasLonger
+from tests.fakes.disk.memory import FaultyDisk, FaultyEnv, FaultyFile
 from tests.store.support import config, fill, message, records_of
 
 
@@ -92,9 +93,11 @@ async def test_a_failed_sync_is_told_before_the_disk_is_asked_for_more() -> None
     disk.fail = fail
     with pytest.raises(DiskError):
         store.log.sync()
-    assert order == ["pwrite", "told", "pwrite", "truncate"], "into the page cache; no sync blocks the loop"
+    heard = order.index("told")
+    assert order[:heard] == ["pwrite", "sync"], "how far the log reached"
+    assert order[heard + 1 :] == ["pwrite", "truncate"], "into the page cache; no sync blocks the loop"
     await store.close()
-    assert "sync" in order, "a store does not end before it is noted"
+    assert "sync" in order[heard:], "a store does not end before it is noted"
 
 
 async def test_a_recovery_whose_sync_fails_says_so_to_the_next_one() -> None:
@@ -136,17 +139,24 @@ async def test_a_disk_that_takes_no_write_is_found_before_anything_else_is_read(
         assert store.checkpoint.now.settled_offset == 0
 
 
-def dropped(disk: FaultyDisk, begin: int = 0) -> FaultyDisk:
-    """The process was killed, and the kernel has dropped the log's bytes from ``begin`` on."""
+def dropped(disk: FaultyDisk, begin: int = 0, *, stop: bool = False) -> FaultyDisk:
+    """The process was killed, and the kernel has dropped the log's bytes from ``begin`` on; ``stop``: and
+    what of ``abort`` was not synced."""
     disk = disk.killed()
+    if stop:
+        node = disk.nodes["/store/abort"]
+        node.cache = bytearray(node.disk)
     log = disk.open(f"/store/commitlog/{0:020d}")
     log.pwrite(bytes(max(log.size() - begin, 0)), begin)
     log.close()
     return disk
 
 
+@pytest.mark.parametrize("stop", [False, True], ids=["abort kept", "abort dropped"])
 @pytest.mark.parametrize("lost", ["all", "the end", "nothing"])
-async def test_what_a_sync_was_to_write_whose_process_was_killed_before_it_heard_is_missed(lost: str) -> None:
+async def test_what_a_sync_was_to_write_whose_process_was_killed_before_it_heard_is_missed(
+    lost: str, stop: bool
+) -> None:
     """Nobody heard that it failed (seed 6 of sim/test_losses): the log had bytes by its own word."""
     disk = FaultyDisk()
     store = await started(disk)
@@ -155,7 +165,7 @@ async def test_what_a_sync_was_to_write_whose_process_was_killed_before_it_heard
     end = store.log.end
     store.put(message("after it"))  # no turn of the loop: another sync would note this one, too
     begin = {"all": 0, "the end": puts[-1].physical_offset, "nothing": store.log.end}[lost]
-    disk = dropped(disk, begin)
+    disk = dropped(disk, begin, stop=stop)
     for _ in range(2):
         store = await started(disk)
         assert store.abort.found is Stop.KILLED
@@ -208,15 +218,183 @@ async def test_nothing_is_missed_where_nothing_was_acknowledged_before_its_sync_
     assert again.was_longer.end is None
 
 
-async def test_a_disk_that_does_not_take_how_far_the_log_reached_still_takes_the_sync() -> None:
+@pytest.mark.parametrize("refused", ["sync", "pwrite"])
+async def test_a_disk_that_refuses_how_far_the_log_reached_has_failed_its_sync_and_no_page_of_it(
+    refused: str,
+) -> None:
     disk = FaultyDisk()
     store = await started(disk)
     await fill(store, 3)
-    disk.fail = lambda what, path: errno.EMFILE if path.endswith("/abort") else None
+    asked: list[str] = []
+
+    def fail(what: str, path: str) -> int | None:
+        asked.append(f"{what} {path}")
+        return errno.EIO if what == refused and path.endswith("/abort") else None
+
+    disk.fail = fail
+    with pytest.raises(DiskError):
+        store.log.sync()
+    assert store.files.health.broken is not None
+    assert not [call for call in asked if call.startswith("sync") and "commitlog" in call]
+    disk.fail = lambda what, path: None
+    again = await started(dropped(disk.copy(), store.log.end, stop=True))
+    assert (again.log.end, again.was_longer.end) == (store.log.end, None), "its pages were dirty still"
+    await store.close()
+    assert (await started(disk.killed())).abort.found is Stop.LOST
+
+
+async def test_a_sync_of_what_is_synced_asks_nothing_of_abort_and_one_of_more_a_single_sync() -> None:
+    disk = FaultyDisk()
+    store = await started(disk)
+    asked: list[str] = []
+
+    def count(what: str, path: str) -> None:
+        asked.extend([what] if path.endswith("/abort") else [])
+
+    disk.fail = count
+    for _ in range(2):
+        await fill(store, 3)
+        asked.clear()
+        store.log.sync()
+        assert asked == ["pwrite", "sync"]
+        store.log.sync()
+        assert asked == ["pwrite", "sync"]
+
+
+async def test_what_came_while_the_line_was_synced_is_missed_by_the_page_cache() -> None:
+    """The log's sync takes it along."""
+    disk = FaultyDisk()
+    store = await started(disk)
+    await fill(store, 3)
+
+    def more(what: str, path: str) -> None:
+        if what == "sync" and path.endswith("/abort"):
+            disk.fail = lambda what, path: None
+            store.put(message("meanwhile"))
+
+    disk.fail = more
+    store.log.note_reach(store.log.generation)
+    end = store.log.end
+    assert (await started(dropped(disk))).was_longer.end == end
+
+
+async def test_a_full_disk_that_does_not_take_how_far_the_log_reached_still_takes_the_sync() -> None:
+    """One that copies on write."""
+    disk = FaultyDisk()
+    store = await started(disk)
+    await fill(store, 3)
+    disk.fail = lambda what, path: errno.ENOSPC if path.endswith("/abort") else None
     store.log.sync()
     assert store.log.flushed == store.log.end
     disk.fail = lambda what, path: None
     await store.close()
     assert not disk.exists("/store/abort")
-    store.abort.on_reach(7)
+    store.abort.before_sync(lambda: 7)
     assert not disk.exists("/store/abort"), "the stop was an orderly one"
+
+
+async def test_a_cut_without_a_free_descriptor_leaves_nobody_suspect(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The line told the old end, and a rightly cut log was suspect after a kill."""
+    disk = FaultyDisk()
+    store = await started(disk)
+    puts = await fill(store, 5)
+    store.log.sync()
+    opens = disk.open
+
+    def refuse(path: str, *, create: bool = False) -> FaultyFile:
+        if path.endswith("/abort"):
+            raise OSError(errno.EMFILE, "too many open files", path)
+        return opens(path, create=create)
+
+    monkeypatch.setattr(disk, "open", refuse)
+    store.truncate(PhysicalOffset(puts[2].physical_offset))
+    again = await started(disk.killed())
+    assert (again.log.end, again.was_longer.end) == (puts[2].physical_offset, None)
+
+
+async def test_a_sync_that_was_begun_before_a_cut_does_not_note_what_that_took() -> None:
+    """In its thread, and the process was killed before it heard of the cut."""
+    disk = FaultyDisk()
+    store = await started(disk)
+    puts = await fill(store, 5)
+    store.log.sync()
+    end, generation = store.log.end, store.log.generation
+    noted: list[int] = []
+
+    def meanwhile(what: str, path: str) -> None:
+        if what == "sync" and path.endswith("/abort") and not noted:  # the log ends where it did, still
+            noted.append(store.log.end)
+            store.log.flushed = PhysicalOffset(0)
+            store.log.note_reach(generation)
+
+    disk.fail = meanwhile
+    store.truncate(PhysicalOffset(puts[2].physical_offset))
+    assert noted == [end]
+    again = await started(disk.killed())
+    assert (again.log.end, again.was_longer.end) == (puts[2].physical_offset, None)
+
+
+async def test_where_the_line_cannot_be_lowered_nothing_is_cut() -> None:
+    disk = FaultyDisk()
+    store = await started(disk)
+    puts = await fill(store, 5)
+    store.log.sync()
+    end = store.log.end
+    disk.fail = lambda what, path: errno.EIO if path.endswith("/abort") else None
+    with pytest.raises(DiskError):
+        store.truncate(PhysicalOffset(puts[2].physical_offset))
+    again = await started(disk.killed())
+    assert (again.log.end, again.was_longer.end) == (end, None)
+
+
+class Killed(Exception):
+    """The process is, at this call."""
+
+
+def kill_at(disk: FaultyDisk, what: str, path: str) -> None:
+    def fail(did: str, where: str) -> None:
+        if did == what and path in where:
+            raise Killed
+
+    disk.fail = fail
+
+
+async def test_a_recovery_that_is_killed_after_it_cut_a_part_of_a_record_leaves_nobody_suspect(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    source = await started(FaultyDisk())
+    puts = await fill(source, 3)
+    raw = source.log.read(0, 1 << 20)
+    disk = FaultyDisk()
+    store = await started(disk)
+    store.append_raw(PhysicalOffset(0), raw[: puts[-1].physical_offset + 150])
+    store.log.sync()
+    disk = disk.killed()
+
+    def kill(*_: object) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LogWasLonger, "compare", kill)
+        with pytest.raises(Killed):
+            await started(disk)
+    again = await started(disk.killed())
+    assert (again.log.end, again.was_longer.end) == (puts[-1].physical_offset, None)
+
+
+@pytest.mark.parametrize("stop", [False, True], ids=["abort kept", "abort dropped"])
+async def test_what_a_recovery_that_was_killed_could_not_sync_is_missed(stop: bool) -> None:
+    """Its log reached further than the line of the last sync."""
+    disk = FaultyDisk()
+    store = await started(disk)
+    await fill(store, 3)
+    store.log.sync()
+    synced = store.log.end
+    store.put(message("no turn of the loop, no sync"))
+    end = store.log.end
+    disk = disk.copy()
+    kill_at(disk, "sync", "/commitlog/0")
+    with pytest.raises(Killed):
+        await started(disk)
+    again = await started(dropped(disk, synced, stop=stop))
+    assert (again.log.end, again.was_longer.end) == (synced, end)

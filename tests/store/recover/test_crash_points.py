@@ -56,7 +56,7 @@ Planted = Callable[[pytest.MonkeyPatch], None]
 
 
 def _no_sync_of_the_log(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Flusher, "_call", lambda self, segments, names: self._log.sync_names())
+    patch.setattr(Flusher, "_call", lambda self, segments, names, generation: self._log.sync_names())
 
 
 def _no_sync_of_the_names(patch: pytest.MonkeyPatch) -> None:
