@@ -43,7 +43,7 @@ COPIED_PART: Final = 16
 others a quarter of its share."""
 READ_BYTES_LEAST: Final = 64 << 10
 APART_MS: Final = 100.0
-"""What was read over so long was not read in one turn."""
+"""What began, or was read, over so long was not of one turn."""
 
 
 class Waiting(Protocol):
@@ -76,6 +76,7 @@ class Starts:
         self._begun = 0  # of clients in this turn, and of known ones that no turn was told for
         self._known_left = 0  # known ones that a start of this turn still has room for
         self._known_ms = 0.0  # what known ones took before this turn was told from others
+        self._untold_ms = now_ms()  # when the first of these began
         self._armed_ms: float | None = None
         self._line: dict[Waiting, None] = {}  # in order of arrival
         self._first: dict[Waiting, None] = {}
@@ -123,8 +124,10 @@ class Starts:
         most = LEAST - self._begun if self._begun < LEAST else LEAST
         return min(most, self._known_left + KNOWN * self._left)
 
-    def begun_known(self, count: int, took_ms: float) -> None:
-        """So many of ``known_room`` began, and took so long."""
+    def begun_known(self, count: int, took_ms: float, now_ms: float) -> None:
+        """So many of ``known_room`` began, and took so long until now."""
+        if self._armed_ms is None:
+            self._forget_old(now_ms)
         self._begun += count
         self._known_left -= count
         if self._known_left < 0:
@@ -153,19 +156,29 @@ class Starts:
 
     def _arm(self) -> None:
         if self._armed_ms is None:
-            self._armed_ms = self._now_ms() - self._known_ms
+            now_ms = self._now_ms()
+            self._forget_old(now_ms)
+            self._armed_ms = now_ms - self._known_ms
             asyncio.get_running_loop().call_soon(self._turn)
+
+    def _forget_old(self, now_ms: float) -> None:
+        """What began ``APART_MS`` ago without a turn of its own is not of this one."""
+        if now_ms - self._untold_ms >= APART_MS:
+            self._untold_ms = now_ms
+            self._begun = self._known_left = 0
+            self._known_ms = 0.0
+            self._left, self._first_left = self._share, self._first_share
 
     def _turn(self) -> None:
         assert self._armed_ms is not None, "somebody waits for this turn"
-        took_ms = self._now_ms() - self._armed_ms
+        now_ms = self._now_ms()
+        took_ms = now_ms - self._armed_ms
         if took_ms > TURN_MS or self._share < A_TURN or self._first_share < OF_PEERS:
             self._share = share_after(self._share, took_ms, A_TURN)
             self._first_share = share_after(self._first_share, took_ms, OF_PEERS)
         self._armed_ms = None
-        self._begun = self._known_left = 0
-        self._known_ms = 0.0
-        self._left, self._first_left = self._share, self._first_share
+        self._untold_ms = float("-inf")
+        self._forget_old(now_ms)
         due, self._at_next_turn = self._at_next_turn, []
         for what in due:
             what()

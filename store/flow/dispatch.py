@@ -104,12 +104,14 @@ class _Turns:
         self._turn = turn
         self._is_soon = False
         self._put_off: asyncio.TimerHandle | None = None  # one that is to come later
-        self._copies_at_s = float("-inf")  # of the loop's time: when copies were not put off last
+        self._copies_at_s = float("-inf")  # of the loop's time: when copies were dispatched last
 
     def begin(self) -> None:
         """It begins."""
         self._is_soon = False
-        self._put_off = None
+        if self._put_off is not None:
+            self._put_off = None
+            self._copies_at_s = asyncio.get_running_loop().time()
 
     def soon(self) -> None:
         if self._put_off is not None:

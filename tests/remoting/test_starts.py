@@ -12,7 +12,17 @@ import pytest
 from remoting.codec import Command, encode
 from remoting.guard import MADE_BYTES_MAX, Made
 from remoting.transport.connection import Connection
-from remoting.transport.starts import A_TURN, KNOWN, LEAST, OF_PEERS, TURN_MS, UNTOLD_MS, Starts, share_after
+from remoting.transport.starts import (
+    A_TURN,
+    APART_MS,
+    KNOWN,
+    LEAST,
+    OF_PEERS,
+    TURN_MS,
+    UNTOLD_MS,
+    Starts,
+    share_after,
+)
 from tests.remoting.support import read_command, serving
 
 FLOOD = 1200
@@ -176,7 +186,7 @@ async def test_known_requests_that_begin_together_count_as_one_by_one(turn_ms: f
         room = together.known_room()
         assert room <= LEAST, "each may take long"
         count = chance.randrange(room + 1)
-        together.begun_known(count, turn_ms)
+        together.begun_known(count, turn_ms, now[0] + turn_ms)
         assert [each.take_known() for _ in range(count)] == [True] * count
         begun += count
         now[0] += turn_ms
@@ -190,10 +200,10 @@ async def test_a_few_quick_known_requests_need_no_step_of_the_loop_and_a_turn_be
     begun = 0
     while not is_told(starts):
         begun += LEAST
-        starts.begun_known(starts.known_room(), 0.1)
+        starts.begun_known(starts.known_room(), 0.1, 0.0)
     assert KNOWN * A_TURN // 2 <= begun <= KNOWN * A_TURN // 2 + LEAST + KNOWN
     while room := starts.known_room():
-        starts.begun_known(room, 0.1)
+        starts.begun_known(room, 0.1, 0.0)
         begun += room
     assert begun == KNOWN * A_TURN, "all of them may have begun in one turn"
     await asyncio.sleep(0)
@@ -208,12 +218,32 @@ async def test_known_requests_that_took_long_before_a_turn_is_told_count_in_it()
         assert not is_told(starts)
         assert starts.known_room() == LEAST
         now[0] += took_ms
-        starts.begun_known(2, took_ms)
+        starts.begun_known(2, took_ms, now[0])
     assert is_told(starts)
     assert (starts.known_room(), starts.take()) == (0, False), "the turn was long"
     await asyncio.sleep(0)
     assert starts.known_room() > 0
     assert is_told(starts), "its share is a smaller one"
+
+
+@pytest.mark.parametrize(("every_ms", "pulls"), [(1000.0, 74), (12_000.0, 49), (APART_MS, 30)])
+async def test_pulls_of_long_ago_count_in_no_turn_of_now(every_ms: float, pulls: int) -> None:
+    """Few pulls that no turn was told for: a burst behind them begins as many, and halves no share."""
+    now = [0.0]
+    starts = Starts(lambda: now[0])
+    for _ in range(pulls):
+        assert starts.known_room() == LEAST
+        now[0] += 0.1
+        starts.begun_known(1, 0.1, now[0])
+        now[0] += every_ms
+        assert not is_told(starts)
+    now[0] += every_ms
+    for _ in range(A_TURN):
+        assert starts.take()
+        now[0] += TURN_MS * 0.9 / A_TURN
+    assert not starts.take(), "a whole share began"
+    await asyncio.sleep(0)
+    assert sum(starts.take() for _ in range(2 * A_TURN)) == A_TURN, "the turn was not long"
 
 
 async def test_of_long_answers_half_of_what_a_turn_may_make_needs_no_step_of_the_loop() -> None:

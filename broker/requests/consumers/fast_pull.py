@@ -331,7 +331,7 @@ class FastReads:
                 break  # the ordinary way says so to each
             start, request, _, frames, _ = answers
             size = sum(map(len, frames))
-            starts.begun_known(len(frames), now_ms - began_ms)
+            starts.begun_known(len(frames), now_ms - began_ms, now_ms)
             took_s = (now_ms - began_ms) / 1000
             slow.on_answered(_NAME_OF[request.code], connection.remote, took_s, times=len(frames))
             connection.write_all(frames, size)

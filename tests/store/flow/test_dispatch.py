@@ -156,6 +156,26 @@ async def test_copies_in_quick_succession_are_dispatched_together(
         store.check_invariants()
 
 
+async def test_copies_are_dispatched_once_in_a_while_however_often_they_come(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(dispatch, "COPIED_S", 0.02)
+    loop = asyncio.get_running_loop()
+    steps = 0
+
+    def step() -> None:
+        nonlocal steps
+        steps += 1
+        taken.begin()
+
+    taken = dispatch._Turns(step)
+    began_s = loop.time()
+    for _ in range(200):
+        taken.for_copies(at_once=False)
+        await asyncio.sleep(0.001)
+    assert 2 <= steps <= (loop.time() - began_s) / 0.02 + 1
+
+
 async def test_many_copies_are_not_put_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dispatch, "COPIED_S", 60.0)
     async with opened(FaultyEnv()) as master, opened(FaultyEnv()) as store:

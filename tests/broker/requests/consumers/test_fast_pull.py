@@ -352,7 +352,7 @@ def reads(refused: Refused | None = None) -> FastReads:
             take=lambda: True,
             take_known=lambda: True,
             known_room=lambda: 8,
-            begun_known=lambda count: None,
+            begun_known=lambda count, took_ms, now_ms: None,
         ),
         made=SimpleNamespace(size=0),
         slow=slow,

@@ -75,7 +75,7 @@ class Way:
                 take=lambda: True,
                 take_known=lambda: True,
                 known_room=lambda: 8,
-                begun_known=lambda count, took_ms: None,
+                begun_known=lambda count, took_ms, now_ms: None,
             ),
             made=SimpleNamespace(size=0, add=lambda size: None),
             slow=SlowTurns("broker", lambda: 0.0),
