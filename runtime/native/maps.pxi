@@ -6,6 +6,11 @@ cdef extern from "sys/mman.h" nogil:
     int PROT_READ, MAP_SHARED
     void *MAP_FAILED
 
+cdef extern from "sys/stat.h" nogil:
+    struct stat:
+        int64_t st_size
+    int fstat(int descriptor, stat *told)
+
 cdef extern from "guarded.h" nogil:
     bint keelmq_guard_stands()
     bint keelmq_copy_guarded(uint8_t *to, const uint8_t *origin, int64_t first, const int64_t *places,
@@ -80,11 +85,15 @@ cdef class Maps:
 
     cdef bint copy(self, uint8_t *to, int descriptor, const int64_t *places, const int32_t *sizes,
                    int count) noexcept nogil:
-        """Put pieces of a file one behind the other that lie within SPAN_MAX bytes; False: some cannot be had
-        this way. ``to`` may then be any bytes."""
+        """Put pieces of a file, in order, one behind the other, that lie within SPAN_MAX bytes; False: some cannot
+        be had this way. ``to`` may then be any bytes."""
         cdef int64_t at = places[0] // SLICE_BYTES * SLICE_BYTES
         cdef Slice *found = self._slice(descriptor, at)
-        return found != NULL and keelmq_copy_guarded(to, found.p, at, places, sizes, count)
+        cdef stat told
+        if found == NULL or not keelmq_copy_guarded(to, found.p, at, places, sizes, count):
+            return False
+        # What lies behind the file's end in its last page reads as zeros.
+        return fstat(descriptor, &told) == 0 and places[count - 1] + sizes[count - 1] <= told.st_size
 
     cdef Slice *_slice(self, int descriptor, int64_t at) noexcept nogil:
         cdef int k, oldest = 0

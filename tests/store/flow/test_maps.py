@@ -164,6 +164,27 @@ def test_a_file_that_is_shorter_than_it_was_is_an_error_and_not_the_end(
     assert out[2] == "4", "the rest is read"
 
 
+@pytest.mark.parametrize("cut", [0, 1, 100, 500])
+async def test_a_record_that_the_file_ends_in_is_none(tmp_path: Path, cut: int) -> None:
+    """The rest of its last page reads as zeros."""
+    store = await opened_at(tmp_path, segment_bytes=1 << 20, queue_file_bytes=60_000)
+    put_in_turn(store, random.Random(7), 90)
+    await store.caught_up()
+    try:
+        queue = store.reader._queues.get("T", 0)
+        assert queue is not None
+        offset, size, _ = queue.entry(20) or (0, 0, 0)
+        end = offset + size - cut
+        assert end % 4096, "not a page's end"
+        os.truncate(store.log.segments[0].path, end)
+        found = store.reader._gather(queue, 10, 11, 1 << 20, None)
+        assert (found is None) == bool(cut)
+        assert mapped(store)
+    finally:
+        os.truncate(store.log.segments[0].path, 1 << 20)
+        await store.close()
+
+
 @pytest.mark.parametrize("before", ["", _HANDLER])
 def test_any_other_bus_error_goes_where_it_went(tmp_path: Path, before: str) -> None:
     code, out, err = _run(tmp_path, before, end=_KILLED)
