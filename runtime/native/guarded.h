@@ -1,4 +1,4 @@
-/* Copies from a file that is mapped: a byte that the disk cannot give, or that the file has no more, is a failed
+/* Copies from a file that is mapped: a page that the disk cannot give, or that the file has no more, is a failed
    copy, not the end of the process.
 
    The kernel tells of such a byte by SIGBUS, to the thread that reads it. While a copy is under way the handler
@@ -13,7 +13,7 @@
 #include <string.h>
 
 static struct sigaction keelmq_bus_before;
-static int keelmq_bus_installed;
+static volatile sig_atomic_t keelmq_bus_installed;
 static char keelmq_copies;
 static volatile sig_atomic_t keelmq_copying;
 static pthread_t keelmq_copier;
@@ -24,6 +24,8 @@ static void keelmq_on_bus(int number, siginfo_t *info, void *context) {
     if (keelmq_copying && info->si_code > 0 && pthread_equal(pthread_self(), keelmq_copier)) {
         siglongjmp(keelmq_copy_began, 1);
     }
+    /* Until the next guard. */
+    keelmq_bus_installed = 0;
     sigaction(SIGBUS, &keelmq_bus_before, NULL);
     if (info->si_code <= 0) raise(number); /* somebody sent it; else the byte is read again */
 }

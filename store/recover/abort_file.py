@@ -15,6 +15,7 @@ import enum
 import errno
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from threading import Lock
 from typing import Final
 
@@ -91,10 +92,29 @@ class AbortFile:
     def before_sync(self, end: Callable[[], int]) -> None:
         """The log ends at ``end()``, and a sync of it begins: no lower line is on the disk from here on.
         Blocks. Raises OSError: this disk failed, as the log's sync would have, and may drop the line."""
+        if not self._disk.exists(self._path):
+            self._make_anew()
         if not self._sync(self._raise_line(end)):
             return
         # The log's sync takes along what came meanwhile: of that the page cache tells, if it may.
         self._raise_line(end)
+
+    def _make_anew(self) -> None:
+        """Somebody removed it: what we have open is found by no start. Raises OSError."""
+        with self._lock:
+            if self._file is None:
+                return  # it was closed, or removed by ourselves
+            try:
+                anew = self._disk.open(self._path, create=True)
+            except OSError as error:  # no descriptor is free, and the log's sync needs none
+                log.warning("%s is gone, and cannot be made again: %s", self._path, error)
+                return
+            log.warning("%s is gone: it is made again, as it tells the next start of a kill", self._path)
+            former, self._file = self._file, anew
+            former.close()
+            self._write(LOST if self.sync_failed else b"%s\n%020d" % (self._boot, self._line))
+            self._written += 1
+        self._disk.sync_dir(self._root)
 
     def _raise_line(self, end: Callable[[], int]) -> int:
         """Which of the writes made the line what it is; 0: it says nothing."""
@@ -151,7 +171,8 @@ class AbortFile:
         """Raises OSError."""
         self._says_reach = False
         self.close()
-        self._disk.remove(self._path)
+        with suppress(FileNotFoundError):  # somebody else removed it
+            self._disk.remove(self._path)
         self._disk.sync_dir(self._root)
 
     def close(self) -> None:

@@ -293,6 +293,32 @@ async def test_a_full_disk_that_does_not_take_how_far_the_log_reached_still_take
     assert not disk.exists("/store/abort"), "the stop was an orderly one"
 
 
+@pytest.mark.parametrize("descriptors", [True, False])
+async def test_one_that_somebody_removed_is_made_again(
+    descriptors: bool, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def without(disk: FaultyDisk, path: str, *, create: bool = False) -> FaultyFile:
+        raise OSError(errno.EMFILE, "none is free", path)
+
+    disk = FaultyDisk()
+    store = await started(disk)
+    path = f"{store.root}/abort"
+    await fill(store, 3)
+    disk.remove(path)
+    with monkeypatch.context() as patch:
+        patch.setattr(FaultyDisk, "open", without)
+        store.log.sync()
+    assert not disk.exists(path)
+    if descriptors:
+        await fill(store, 3)
+        store.log.sync()
+        assert (await started(disk.killed())).abort.found is Stop.KILLED
+        assert (await started(disk.crash())).abort.found is Stop.UNKNOWN
+    await store.close()
+    assert "gone" in caplog.text
+    assert (await started(disk.killed())).abort.found is Stop.ORDERLY
+
+
 async def test_a_cut_without_a_free_descriptor_leaves_nobody_suspect(monkeypatch: pytest.MonkeyPatch) -> None:
     """The line told the old end, and a rightly cut log was suspect after a kill."""
     disk = FaultyDisk()
