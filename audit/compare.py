@@ -18,7 +18,7 @@ from audit.intervals import Interval, joined
 from audit.parts import Spool
 from audit.reading.layout import Replica, segment_reader
 from audit.reading.record import RECORD_BYTES_MAX, RECORD_BYTES_MIN, Parsed, Record, parse
-from audit.reading.scan import WINDOW_BYTES, Read, find_record, sync, window
+from audit.reading.search import Read, Search, sync
 from audit.reading.storage import open_storage
 
 STEPS_MAX: Final = 200_000
@@ -120,31 +120,21 @@ class Cursor:
     """One log of a pair, parsed at any boundary."""
 
     def __init__(self, read: Read, segment_end: int, limit: int) -> None:
-        self._read = read
+        self._search = Search(read, segment_end)
         self._segment_end = segment_end
         self._limit = limit
-        self._base = 0
-        self._data = b""
 
     def bytes_at(self, offset: int, size: int) -> bytes:
-        at = offset - self._base
-        if at < 0 or at + size > len(self._data):
-            self._data = self._read(offset, max(WINDOW_BYTES, size))
-            self._base, at = offset, 0
-        return self._data[at : at + size]
+        at = self._search.at(offset, size)
+        return self._search.data[at : at + size]
 
     def parse(self, offset: int) -> Parsed:
-        at = offset - self._base
-        if at < 0 or len(self._data) - at < RECORD_BYTES_MIN:
-            self._data, self._base, at = self._window(offset), offset, 0
-        parsed = parse(self._data, at, offset, self._segment_end)
-        if parsed.problem in ("incomplete", "fewer than 8 bytes") and at:
-            self._data, self._base = self._window(offset), offset
-            parsed = parse(self._data, 0, offset, self._segment_end)
+        at = self._search.at(offset, RECORD_BYTES_MIN)
+        parsed = parse(self._search.data, at, offset, self._segment_end)
+        if parsed.problem in ("incomplete", "fewer than 8 bytes"):
+            at = self._search.record(offset)
+            parsed = parse(self._search.data, at, offset, self._segment_end)
         return parsed
-
-    def _window(self, offset: int) -> bytes:
-        return window(self._read, offset, self._segment_end - offset)
 
     def step(self, offset: int) -> tuple[int, bool]:
         """Where the next record starts, and whether the one at ``offset`` is sound."""
@@ -154,7 +144,7 @@ class Cursor:
 
     def next_start(self, offset: int) -> int:
         """Where a record starts again after unreadable bytes at ``offset``; the limit if none does."""
-        found = find_record(self._read, offset + 1, self._limit, self._segment_end)
+        found = self._search.find_record(offset + 1, self._limit)
         return found if found >= 0 else self._limit
 
 

@@ -23,7 +23,7 @@ from audit.ledger_columns import WAITING_TOPIC
 from audit.reading.layout import Replica, segment_reader
 from audit.reading.queue_files import Queue
 from audit.reading.record import Record, parse
-from audit.reading.scan import window
+from audit.reading.search import window
 from audit.reading.storage import open_storage
 from audit.tables import TAKEN
 from model.message import COMPRESSED, TRANSACTION_MASK, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK

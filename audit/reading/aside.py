@@ -22,9 +22,9 @@ from audit.reading.layout import (
     set_aside,
 )
 from audit.reading.record import MISPLACED, parse
-from audit.reading.scan import find_record, sync, window
+from audit.reading.search import find_record, sync, window
 from audit.reading.storage import Storage, names_in, open_storage
-from audit.reading.strays import Behind, Metered, belongs, place_of
+from audit.reading.strays import Behind, Metered, belongs
 
 OTHERS_MAX: Final = 1000
 """Files of other names that are looked at, each as far as a segment is long."""
@@ -83,22 +83,26 @@ def _moved_end(r: Replica, replicas: list[Replica]) -> Moved | None:
     try:
         begin, end, read = segment.base, r.segment_end(segment), segment_reader(storage, segment)
         head = read(begin, _HEAD_BYTES)
-        if len(head) < _HEAD_BYTES or place_of(head, 0) == begin:
+        if len(head) < _HEAD_BYTES or _place_of(head) == begin:
             return None
         data = window(read, begin, end - begin)
         first = parse(data, 0, begin, end)
         if first.problem != MISPLACED or find_record(read, begin, end, end) >= 0:
             return None
-        place = place_of(data, 0)
-        second = parse(data, first.size, begin + first.size, end)
-        if second.problem == MISPLACED:
-            copied = place_of(data, first.size) - first.size == place
+        place, own = _place_of(data), data[: first.size]
+        data = window(read, begin + first.size, end - begin - first.size)
+        if parse(data, 0, begin + first.size, end).problem == MISPLACED:
+            copied = _place_of(data) - first.size == place
         else:
-            own = data[: first.size]
             copied = any(bytes_at(other, place, first.size) == own for other in replicas)
         return (segment, belongs(storage, segment.file, r.segment_bytes)) if copied else None
     finally:
         storage.close()
+
+
+def _place_of(data: bytes) -> int:
+    """Where the record that ``data`` begins with says that it stands."""
+    return int.from_bytes(data[28:36], signed=True)
 
 
 def _ended_before(r: Replica, segment: Segment) -> bool:

@@ -20,8 +20,9 @@ from audit.numbers import PLACE_LAST, of_digits
 from audit.reading.epoch_lines import parse_epochs
 from audit.reading.last_writer import Writer, is_written_over, last_writer
 from audit.reading.record import MAGIC_V1, MAGIC_V2, MISPLACED, Parsed, Record, parse
-from audit.reading.scan import WINDOW_BYTES, Read, find_record, skip_sound, window
+from audit.reading.scan import skip_sound
 from audit.reading.seals import CHECKPOINT_MARK, PAGE_BYTES, checkpoint_problem, is_sealed_by
+from audit.reading.search import WINDOW_BYTES, Read, Search, window
 from audit.reading.storage import Storage, StoreSpec, UnfitFileError, names_in, open_storage
 from audit.reading.strays import Metered, belongs
 from audit.reading.traces import had_records
@@ -477,11 +478,12 @@ def find_end(replica: Replica, proven: set[int]) -> None:
 
 
 def _holds_records(storage: Storage, segment: Segment, read: Read, limit: int, segment_end: int) -> bool:
-    head = parse(window(read, segment.base, segment_end - segment.base), 0, segment.base, segment_end)
-    if head.size:
+    search = Search(read, segment_end)
+    at = search.record(segment.base)
+    if parse(search.data, at, segment.base, segment_end).size:
         return True
     begin = storage.data_from(segment.file, 0)
-    return begin is not None and find_record(read, segment.base + begin, limit, segment_end) >= 0
+    return begin is not None and search.find_record(segment.base + begin, limit) >= 0
 
 
 class _LastSegment:
@@ -498,10 +500,11 @@ class _LastSegment:
     ) -> None:
         self._proven = proven
         self._storage, self._replica, self._segment = storage, replica, segment
-        self._read, self._limit = read, limit
+        self._limit = limit
         self._segment_end = replica.segment_end(segment)
+        self._search = Search(read, self._segment_end)
         self._position = segment.base
-        self._data, self._base = b"", segment.base
+        self._data, self._base, self._filled_at = b"", segment.base, -1
         self._last: Record | None = None
         # Without a Controller a recovered broker's checkpoint names its last record: check what follows.
         self._named = replica.confirmed if replica.clean and not replica.of_epochs else -1
@@ -530,19 +533,21 @@ class _LastSegment:
         self._position = skip_sound(self._data, self._base, self._position, stop, self._segment_end)
 
     def _refill(self) -> bool:
-        """A window that begins at the record; False when there is none, or it is that already."""
-        if self._base == self._position and self._data:
+        """All of the record here; False when there is none, or it was that already."""
+        if self._filled_at == self._position:
             return False
-        room = self._limit - self._position
-        self._data, self._base = window(self._read, self._position, room), self._position
-        return bool(self._data)
+        at = self._search.record(self._position)
+        self._data, self._base, self._filled_at = self._search.data, self._search.base, self._position
+        return at < len(self._data)
+
+    def _parsed(self, offset: int) -> Parsed:
+        at = self._search.record(offset)
+        return parse(self._search.data, at, offset, self._segment_end)
 
     def _ends_with(self, parsed: Parsed) -> bool:
         """A damaged record ends the log only if nothing follows it: then it may be half written."""
         behind = self._position + parsed.size
-        room = self._segment_end - behind
-        tail = parse(window(self._read, behind, room), 0, behind, self._segment_end)
-        if not tail.size and not self._replica.clean and self._replica.confirmed < behind:
+        if not self._parsed(behind).size and not self._replica.clean and self._replica.confirmed < behind:
             self._replica.torn = (self._position, behind)
             return True
         # A broker has already cut its log here, and what follows are left-overs.
@@ -569,14 +574,14 @@ class _LastSegment:
         itself says the log was confirmed beyond, or if it was stored no earlier than the record before the
         gap. One that is older is the log's if a longer log of the group holds the same there (``find_ends``).
         """
-        base, end = self._segment.base, self._segment_end
+        base = self._segment.base
         begin = self._storage.data_from(self._segment.file, self._position - base)
         if begin is None:
             return -1
-        found = find_record(self._read, max(self._position + 1, base + begin), self._limit, end)
+        found = self._search.find_record(max(self._position + 1, base + begin), self._limit)
         if found < 0 or self._replica.confirmed > found or found in self._proven:
             return found
-        parsed = parse(window(self._read, found, end - found), 0, found, end)
+        parsed = self._parsed(found)
         if parsed.record is None or parsed.damage is not None:
             return -1
         if self._last is None or _follows(parsed.record, self._last):

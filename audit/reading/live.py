@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple, Self
 from audit.reading.aside import find_own_ends
 from audit.reading.layout import UNREADABLE, Replica, Segment, bytes_at, load, segment_reader
 from audit.reading.record import MAGIC_BLANK, RECORD_BYTES_MAX, RECORD_BYTES_MIN, crc32, ends_whole, parse
-from audit.reading.scan import WINDOW_BYTES, find_record
+from audit.reading.search import Read, Search
 from audit.reading.storage import StoreSpec, open_storage, shown
 
 CONFIRMED: Final = "confirmed"
@@ -115,7 +115,7 @@ def _whole_records(replica: Replica, limit: int, known: list[int]) -> tuple[int,
         storage = open_storage(replica.location)
         try:
             begin = max((at for at in known if segment.base <= at < limit), default=segment.base)
-            found = _last_in(replica, segment, begin, limit, _Bytes(segment_reader(storage, segment)))
+            found = _last_in(replica, segment, begin, limit, segment_reader(storage, segment))
         finally:
             storage.close()
         if found is not None:
@@ -125,37 +125,22 @@ def _whole_records(replica: Replica, limit: int, known: list[int]) -> tuple[int,
     return replica.start, None
 
 
-class _Bytes:
-    """Bytes of one segment, a window at a time."""
-
-    def __init__(self, read: Any) -> None:
-        self._read, self._base, self._data = read, 0, b""
-
-    def __call__(self, offset: int, size: int) -> bytes:
-        at = offset - self._base
-        if at < 0 or at + size > len(self._data):
-            self._base, self._data, at = offset, self._read(offset, max(size, WINDOW_BYTES)), 0
-        return self._data[at : at + size]
-
-    def find(self, begin: int, end: int, segment_end: int) -> int:
-        return find_record(self._read, begin, end, segment_end)
-
-
-def _last_in(replica: Replica, segment: Segment, begin: int, limit: int, read: _Bytes) -> Mark | None:
+def _last_in(replica: Replica, segment: Segment, begin: int, limit: int, read: Read) -> Mark | None:
     """The last whole record of a segment, from the one at ``begin`` on, that ends at or before ``limit``."""
     segment_end = replica.segment_end(segment)
-    stop = min(limit, segment_end)
+    stop, search = min(limit, segment_end), Search(read, segment_end)
     at, recent = begin, list[tuple[int, int]]()
     while at + RECORD_BYTES_MIN <= stop:
-        head = read(at, 8)
-        size, magic = _PREFIX.unpack(head) if len(head) == 8 else (0, 0)
+        here = search.at(at, _PREFIX.size)
+        there = len(search.data) - here >= _PREFIX.size
+        size, magic = _PREFIX.unpack_from(search.data, here) if there else (0, 0)
         if magic == MAGIC_BLANK:
             break
         if RECORD_BYTES_MIN <= size <= RECORD_BYTES_MAX and at + size <= stop:
             recent = [*recent[-1:], (at, size)]
             at += size
             continue
-        following = read.find(at + 1, stop, segment_end)
+        following = search.find_record(at + 1, stop)
         whole = RECORD_BYTES_MIN <= size <= RECORD_BYTES_MAX
         # A size that reaches behind what may be read is damaged if a record begins before it.
         if following < 0 or (whole and following >= at + size):

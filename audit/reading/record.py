@@ -54,7 +54,7 @@ def new_hasher(*, everywhere: bool = False) -> Any:
     return xxhash.xxh3_128() if fast else hashlib.blake2b(digest_size=20)
 
 
-crc32: Callable[[Any], int] = _crc32
+crc32: Callable[..., int] = _crc32
 
 MAGIC_V1: Final = 0xDAA320A7
 MAGIC_V2: Final = 0xDAA320AB
@@ -178,6 +178,23 @@ def parse(data: bytes, at: int, offset: int, segment_end: int, *, plain: bool = 
     tags = tags_code(data, properties_at, end, record.topic, record.store_timestamp_ms)
     record = record._replace(tags_code=tags) if tags else record
     return _judged(data, at, record, physical, crc)
+
+
+def is_whole(data: bytes, at: int, place: int, crc_of: Callable[[int, int], int]) -> bool:
+    """Is the record at ``data[at]``, whose size is plausible, a sound one of ``place``, as ``parse`` says it?
+    ``crc_of`` gives the CRC-32 of a stretch of ``data``: what many heads say that they have is hashed
+    once."""
+    size, magic = _PREFIX.unpack_from(data, at)
+    end = at + size
+    if magic not in (MAGIC_V1, MAGIC_V2) or end > len(data):
+        return False
+    crc, _, _, physical, sys_flag = _FIELDS.unpack_from(data, at + 8)
+    fields = _fields(data, at, end, magic, sys_flag)
+    if physical != place or isinstance(fields, str):
+        return False
+    if crc_of(fields.body_at, fields.topic_at) & 0x7FFFFFFF != crc:
+        return False
+    return not data.startswith(PROPERTY_CRC, end - 20) or _property_crc(data, at, end, crc_of) is None
 
 
 def _fields(data: bytes, at: int, end: int, magic: int, sys_flag: int) -> _Fields | str:
@@ -306,13 +323,16 @@ def _advance(data: bytes, sys_flag: int, begin: int, end: int) -> int:
     return told if 0 < told <= _ADVANCE_MAX else 1
 
 
-def _property_crc(data: bytes, at: int, end: int) -> tuple[str, str] | None:
+def _property_crc(
+    data: bytes, at: int, end: int, crc_of: Callable[[int, int], int] | None = None
+) -> tuple[str, str] | None:
     """(written, computed) when the record carries its own CRC and it is wrong. Digits stand reversed."""
     digits = data[end - 11 : end - 1]
     if data[end - 1] != 2 or not digits.isdigit():
         return None
     written = int(digits[::-1])
-    computed = crc32(memoryview(data)[at : end - 20]) & 0x7FFFFFFF
+    found = crc32(memoryview(data)[at : end - 20]) if crc_of is None else crc_of(at, end - 20)
+    computed = found & 0x7FFFFFFF
     return None if written == computed else (str(written), str(computed))
 
 

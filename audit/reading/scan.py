@@ -8,14 +8,13 @@ starts a JVM or a process.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator, Iterator
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from audit.reading import compiled
 from audit.reading import plain as columns
 from audit.reading.plain import Plain
 from audit.reading.record import (
-    MAGIC_PREFIX,
     MAGIC_V1,
     MAGIC_V2,
     PROPERTY_CRC,
@@ -32,26 +31,22 @@ from audit.reading.record import (
     tags_code,
     text_property,
 )
+from audit.reading.search import WINDOW_BYTES, Read, Search
 
 if TYPE_CHECKING:
     from runtime.native._native import Columns
 
-WINDOW_BYTES: Final = 8 * 1024 * 1024
 DIGEST_BYTES: Final = 1024 * 1024
 """Digests cover ranges aligned to this, in physical offsets."""
 
 # size magic crc queueId | queueOffset physicalOffset sysFlag | storeTimestamp | bodyLength; hosts in IPv4
 _HEAD: Final = struct.Struct(">iIIi4xqqi16xq20xi")
 assert _HEAD.size == 88, "the fixed part of a record with IPv4 hosts, up to its body"
-_PREFIX: Final = struct.Struct(">iI")
 COLUMNS_MIN: Final = 64
 """Records that are worth columns."""
 COLUMNS_BYTES_MIN: Final = 65536
 COLUMNS_PATIENCE_MAX: Final = 4096
 _JUMP: Final = struct.Struct(">iI20xq")  # size, magic, physical offset
-
-Read = Callable[[int, int], bytes]
-"""(physical offset, size) -> bytes; fewer only at the end of the file."""
 
 
 class Chunk(NamedTuple):
@@ -62,36 +57,6 @@ class Chunk(NamedTuple):
     first: int  # first record owned, or -1
     last_end: int  # where the task's last record or damage ends, or -1
     records: int
-
-
-def window(read: Read, offset: int, room: int) -> bytes:
-    """A window of the ``room`` bytes from ``offset`` on, and all of the record there if it is longer."""
-    data = read(offset, min(WINDOW_BYTES, room))
-    if len(data) >= WINDOW_BYTES:
-        size, magic = _PREFIX.unpack_from(data)
-        if size > len(data) and magic in (MAGIC_V1, MAGIC_V2) and plausible(size, room):
-            data = read(offset, size)
-    return data
-
-
-def sync(data: bytes, begin: int, offset: int, segment_end: int) -> int:
-    """Index in ``data`` of the first record start at or after ``begin``, or -1.
-
-    ``offset`` is the physical offset of ``data[0]``. A start counts only if its physical offset field says
-    so.
-    """
-    at = data.find(MAGIC_PREFIX, begin + 4)
-    while at >= 0:
-        start = at - 4
-        if start + 36 > len(data):
-            return -1
-        size, magic = _PREFIX.unpack_from(data, start)
-        if magic in (MAGIC_V1, MAGIC_V2) and plausible(size, segment_end - offset - start):
-            (physical,) = struct.unpack_from(">q", data, start + 28)
-            if physical == offset + start:
-                return start
-        at = data.find(MAGIC_PREFIX, at + 1)
-    return -1
 
 
 def skip_sound(data: bytes, base: int, position: int, stop: int, segment_end: int) -> int:
@@ -117,44 +82,6 @@ def skip_sound(data: bytes, base: int, position: int, stop: int, segment_end: in
         if not plausible(next_size, segment_end - following):
             return position
         position = following
-
-
-def find_record(read: Read, begin: int, end: int, segment_end: int) -> int:
-    """Physical offset of the first record start in [begin, end) by ``sync``, or -1. Reads in windows."""
-    at = begin
-    while at < end:
-        data = read(at, WINDOW_BYTES)
-        found = sync(data, 0, at, segment_end)
-        if found >= 0:
-            return at + found if at + found < end else -1
-        if len(data) < WINDOW_BYTES:
-            return -1
-        at += len(data) - 64  # a start may be cut by the window's edge
-    return -1
-
-
-def find_moved(read: Read, begin: int, end: int, segment_base: int, segment_end: int) -> int:
-    """Physical offset of the first sound record in [begin, end) that stands as in the file of another
-    segment; or -1. Reads in windows."""
-    at, size = begin, segment_end - segment_base
-    while at < end:
-        data = read(at, WINDOW_BYTES)
-        found = data.find(MAGIC_PREFIX, 4)
-        while 0 <= found < min(len(data), end - at + 4):
-            start = found - 4
-            if start + 36 <= len(data):
-                length, _, place = _JUMP.unpack_from(data, start)
-                moved = place - at - start
-                fits = plausible(length, segment_end - at - start)
-                if fits and moved and moved % size == 0 and place >= 0:
-                    parsed = parse(read(at + start, length), 0, place, segment_end + moved)
-                    if parsed.record is not None and parsed.damage is None:
-                        return at + start
-            found = data.find(MAGIC_PREFIX, found + 1)
-        if len(data) < WINDOW_BYTES:
-            return -1
-        at += len(data) - 64
-    return -1
 
 
 def scan(
@@ -193,7 +120,7 @@ def scan_columns(
     ``enabledAppendPropCRC`` holds what its clients wrote under that name.
 
     ``segment_end`` is where the file ends, ``log_end`` where the log ends (nothing from there on counts).
-    Memory is bounded by one window and one batch, whatever the size of the segment.
+    Memory is bounded by a few windows, or longest records, and one batch, whatever the size of the segment.
     """
     span, rows = (start, end), compiled.columns(batch)
     walk: _Walk
@@ -218,20 +145,21 @@ class _Walk:
         plain: bool,
         batch: int,
     ) -> None:
-        self._read, self._span = read, (*span, segment_base)
+        self._span = (*span, segment_base)
         self._segment_end, self._log_end = segment_end, log_end
         self._plain, self._batch = plain, batch
         self._rows: list[Record] = []
         self._count = 0
         self._damage, self._topics = _Damages(), dict[bytes, str]()
+        self._search = Search(read, segment_end)
         self._data, self._base = b"", 0
-        self._filled_at = -1  # a window that begins at the record holds all of it, or the file ends
+        self._filled_at = -1  # of the record here all is in memory, or the file ends
 
     def run(self, *, aligned: bool) -> Generator[list[Record] | Plain, None, tuple[Chunk, list[Damage]]]:
         start, end, segment_base = self._span
         stop, position = min(end, self._log_end), start
         if start != segment_base and not aligned:
-            position = find_record(self._read, start, stop, self._segment_end)
+            position = self._search.find_record(start, stop)
             if position < 0:
                 return Chunk(start, end, -1, -1, 0), []
         first = position if position < stop else -1
@@ -264,8 +192,8 @@ class _Walk:
         at = position - self._base
         parsed = parse(self._data, at, position, self._segment_end, plain=self._plain)
         if parsed.problem in ("incomplete", "fewer than 8 bytes") and self._filled_at != position:
-            self._data = window(self._read, position, self._segment_end - position)
-            self._base = self._filled_at = position
+            self._search.record(position)
+            self._data, self._base, self._filled_at = self._search.data, self._search.base, position
             return position
         if parsed.record is not None:
             self._damage.note(parsed, self._data.startswith(PROPERTY_CRC, at + parsed.size - 20))
@@ -273,10 +201,10 @@ class _Walk:
         if parsed.size:
             return position + parsed.size
         # Nothing readable here. The next record may be the neighbour's: the stretch still ends there, once.
-        following = find_record(self._read, position + 1, self._log_end, self._segment_end)
+        following = self._search.find_record(position + 1, self._log_end)
         until = following if following >= 0 else self._log_end
         # Nor need it name this place: in a file that is another segment's in part.
-        moved = find_moved(self._read, position + 1, until, self._span[2], self._segment_end)
+        moved = self._search.find_moved(position + 1, until, self._segment_end - self._span[2])
         return self._damage.unreadable(position, moved if moved >= 0 else until, parsed.problem)
 
 

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 import audit.reading.record
 from audit.reading.record import MAGIC_BLANK, Damage, Record, parse
-from audit.reading.scan import Chunk, digests, find_record, scan
+from audit.reading.scan import Chunk, digests, scan
+from audit.reading.search import find_record
 from tests.audit.stores import body_crc, record
 
 SEGMENT = 1 << 16
