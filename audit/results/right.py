@@ -11,7 +11,7 @@ import os
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Final
 
-from audit.findings import INFO, Finding, Spans
+from audit.findings import INFO, WARN, Finding, Spans
 from audit.intervals import Interval
 from audit.kinds.borders import around_of
 from audit.reading.beside import EPOCHS
@@ -47,6 +47,8 @@ _OF_THE_LOG: Final = (
         "phantom",
     }
 )
+_BORNE: Final = frozenset({"dup_message", "dup_queue_offset"})
+"""As a warning: bytes as they were written, which no step mends and every copy of this log has."""
 _OF_EPOCHS: Final = frozenset({"epoch_mismatch", "epoch_file_corrupt"})
 _EVERYWHERE: Final = (0, 1 << 62)
 _NEIGHBOUR_BYTES: Final = 256
@@ -83,7 +85,8 @@ class Right:
         self._sources.clear()
 
     def _note_of_log(self, f: Finding) -> None:
-        if f.kind not in _OF_THE_LOG or _is_beside(f) or (f.kind == "queue_gap" and f.caused_by):
+        borne = f.kind in _BORNE and f.severity == WARN and not f.ambiguous
+        if borne or f.kind not in _OF_THE_LOG or _is_beside(f) or (f.kind == "queue_gap" and f.caused_by):
             return  # what a gap follows from names the copy where it is wrong, not from record to record
         for name in self._stretches if f.ambiguous else {f.replica} & self._stretches.keys():
             self._note(f, name)

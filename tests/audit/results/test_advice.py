@@ -17,6 +17,7 @@ from typing import Final
 
 import pytest
 
+from audit.findings import WARN
 from audit.results.repair import Step, steps
 from audit.run import Report
 from tests.audit.plants import ledger_at, make, make_queued, run_local
@@ -36,6 +37,7 @@ BESIDE = ("cq_", "index_", "timer_", "file_corrupt", "file_missing", "consumer_"
 def _read_where_named(report: Report) -> Iterator[str]:
     """Commands that read from a copy in a stretch in which a finding names it, and the reader needs it."""
     of_log = [f for f in report.findings if f.phys_offset >= 0 and not f.kind.startswith(BESIDE)]
+    of_log = [f for f in of_log if (f.kind, f.severity) != ("dup_message", WARN)]  # right bytes, twice
     for step in steps(report.findings, report.replicas):
         own = [f for f in of_log if f.replica == step.replica]
         for name, begin, end in reads(step):
