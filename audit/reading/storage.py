@@ -111,10 +111,10 @@ def parse_stores(texts: list[str]) -> list[StoreSpec]:
             given.update(listed)
             continue
         if (named := _NAMED.match(text)) and not os.path.exists(text):
-            specs.append(StoreSpec(named[1], named[2]))
+            specs.append(StoreSpec(named[1], _absolute(named[2])))
             given.add(specs[-1])
             continue
-        location = text if "://" in text else os.path.abspath(text)
+        location = _absolute(text)
         specs.append(StoreSpec(_tail(location, 1), location))
     seen: dict[object, str] = {}
     for spec in specs:
@@ -126,6 +126,14 @@ def parse_stores(texts: list[str]) -> list[StoreSpec]:
             )
         seen[identity] = spec.location
     return _told_apart(specs, given)
+
+
+def _absolute(location: str) -> str:
+    """A URL, or a path that is the same from anywhere; what stands behind an archive's ``#`` is inside it."""
+    if "://" in location:
+        return location
+    path, mark, folder = location.partition("#") if archive_of(location) is not None else (location, "", "")
+    return os.path.abspath(path) + mark + folder
 
 
 def _told_apart(specs: list[StoreSpec], given: set[StoreSpec]) -> list[StoreSpec]:
@@ -169,7 +177,7 @@ def _listed(row: dict[str, Any]) -> StoreSpec:
     if not _NAME.fullmatch(name):
         raise ValueError(f"{name!r} is no name of a replica")
     if "host" not in row:
-        return StoreSpec(name, store if "://" in store else os.path.abspath(store))
+        return StoreSpec(name, _absolute(store))
     if not store.startswith("/"):
         raise ValueError(f"{name}: an absolute path on {row['host']} is expected, found {store!r}")
     user = f"{quote(str(row['user']), safe='')}@" if row.get("user") else ""

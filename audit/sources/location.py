@@ -69,9 +69,9 @@ def archive_of(location: str) -> Archive | None:
     found = _ARCHIVE.search(path)
     if found is None or ("://" not in path and os.path.isdir(path)):
         return None
-    parent, _, file = path.rpartition("/")
+    parent, file = in_folder(path)
     codec = CODECS[(found[1] or "gz").lower()] if found[1] or found[2] else ""
-    return Archive((parent or "/") + mark + query, file, codec, folder.strip("/"))
+    return Archive(parent + mark + query, file, codec, folder.strip("/"))
 
 
 def in_folder(location: str) -> tuple[str, str]:

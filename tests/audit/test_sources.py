@@ -160,6 +160,22 @@ def test_compressed_copies(group: tuple[list[Path], Path], tmp_path: Path, tempo
     assert sum(map(len, read_lines(part))) == lines(str(packed))
 
 
+def test_a_relative_path_is_of_the_folder_one_is_in(
+    group: tuple[list[Path], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An archive in it was looked up at the root of all files."""
+    stores, ledger = group
+    tarred(stores[0], tmp_path / "r0.tar.gz")
+    tarred(stores[1].parent, tmp_path / "all.tar")
+    monkeypatch.chdir(tmp_path)
+    check_same(stores, ledger, ["r0.tar.gz", "all.tar#group/r1", "group/r2"], str(ledger))
+    named = parse_stores(["a=r0.tar.gz", "b=all.tar#group/r1", "c=group/r2"])
+    unnamed = parse_stores(["r0.tar.gz", "all.tar#group/r1", "group/r2"])
+    assert [spec.location for spec in named] == [spec.location for spec in unnamed]
+    assert all(spec.location.startswith(f"{tmp_path}/") for spec in named)
+    assert open_storage("r0.tar.gz").exists("commitlog")
+
+
 def test_a_compressed_copy_on_a_server_and_several_stores_in_one(
     group: tuple[list[Path], Path], tmp_path: Path
 ) -> None:
