@@ -26,6 +26,7 @@ from audit.questions import Before, Questions
 from audit.reading.aside import settle
 from audit.reading.beside import look_beside
 from audit.reading.layout import Replica, leave_out_removed, leave_out_unreadable, load
+from audit.reading.reachable import refuse_unreachable
 from audit.reading.storage import StoreSpec, open_storage, shown, without_secrets
 from audit.results.evidence import Evidence, evidence
 from audit.results.losses import Window, windows
@@ -205,6 +206,7 @@ def _load(specs: list[StoreSpec]) -> tuple[list[Replica], dict[str, str]]:
     unreadable: dict[str, str] = {}
     for spec in specs:
         try:
+            refuse_unreachable(spec.location)
             replicas.append(load(spec))
         except OSError as error:
             unreadable[spec.name] = without_secrets(str(error), spec.location)

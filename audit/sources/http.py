@@ -19,6 +19,7 @@ from urllib.parse import quote, unquote, urljoin, urlsplit
 from audit.sources.location import shown
 
 TIMEOUT_S: Final = 60.0
+NO_RANGES: Final = "the server sends whole files only, no ranges: nginx, Apache and Caddy send them"
 _PAGE_BYTES_MAX: Final = 64 * 1024 * 1024
 _IDLE_MAX: Final = 4
 _BROKEN: Final = (ConnectionError, http.client.BadStatusLine, http.client.CannotSendRequest)
@@ -135,7 +136,7 @@ class HttpStorage:
         if status == 200:
             if headers.get("content-length") == "0":
                 return b""
-            raise OSError(5, "the server sends whole files only, no ranges", f"{self._shown}: {path}")
+            raise OSError(5, NO_RANGES, f"{self._shown}: {path}")
         if status != 206:
             raise self._error(path, status)
         if not headers.get("content-range", "").startswith(f"bytes {offset}-"):

@@ -59,9 +59,9 @@ def group(tmp_path: Path) -> tuple[list[Path], Path]:
     return stores, ledger
 
 
-def told(locations: list[str], ledger: str | None) -> Report:
+def told(locations: list[str], ledger: str | None, names: str = "abc") -> Report:
     engine = LocalEngine()
-    specs = parse_stores([f"{name}={location}" for name, location in zip("abc", locations, strict=True)])
+    specs = parse_stores([f"{name}={location}" for name, location in zip(names, locations, strict=True)])
     try:
         return audit(specs, engine, ledger_path=ledger)
     finally:
@@ -243,6 +243,23 @@ def test_a_server_without_ranges_or_without_an_answer_is_named(group: tuple[list
     with pytest.raises(OSError, match=f"no answer: .*{host}") as caught:
         files.read("checkpoint", 0, 40)
     assert USER not in str(caught.value)
+
+
+@pytest.mark.parametrize("suffix", ["", "gz"])
+def test_behind_a_server_without_ranges_no_file_is_wrong(
+    suffix: str, group: tuple[list[Path], Path], tmp_path: Path
+) -> None:
+    """Each file was one that cannot be read, and each acknowledged message lost on a sound group."""
+    stores, ledger = group
+    whole = told(list(map(str, [stores[0], stores[2]])), str(ledger), "ab")
+    if suffix:
+        compress_files(stores[1], suffix)
+    with served(stores[0].parent, ranges=False) as host:
+        report = told([str(stores[0]), f"http://{host}/{stores[1].name}", str(stores[2])], str(ledger), "acb")
+        assert "nginx, Apache and Caddy send them" in report.unreadable["c"]
+        assert (report.verdict, report.findings) == ("unfinished", whole.findings)
+        alone = told([f"http://{host}/{store.name}" for store in stores[1:]], None, "bc")
+        assert (alone.verdict, sorted(alone.unreadable)) == ("unfinished", ["b", "c"])
 
 
 def test_a_host_that_refuses_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
