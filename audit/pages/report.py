@@ -13,7 +13,7 @@ from audit.pages import html, sentence
 from audit.pages.html import number, size
 from audit.reading.layout import Replica
 from audit.results.evidence import stamp
-from audit.results.repair import steps
+from audit.results.repair import Step, steps
 from audit.run import Report
 from runtime.version import version
 
@@ -21,6 +21,12 @@ ROWS_MAX: Final = 200
 """Findings shown per kind and replica; the files hold all of them."""
 
 WINDOWS_MAX: Final = 100
+
+_NOT_READ: Final = (
+    "It could not be read, and why stands above: put that right (its path or URL, disk or mount, rights, "
+    "server or host; a STORE is the folder that holds commitlog), and audit again before any other step. "
+    "This one may hold what the others lack."
+)
 
 FILES: Final = (UNLISTED, "findings.parquet", "findings.jsonl", "summary.json", "index.html")
 """Of a report. ``UNLISTED`` is there only if there are rows that are not listed."""
@@ -61,7 +67,7 @@ def page(report: Report) -> str:
             "started": stamp(report.started_ms),
             "version": version(),
             "numbers": _numbers(report),
-            "steps": steps(report.findings, report.replicas),
+            "steps": [*_first_of_all(report), *steps(report.findings, report.replicas)],
             "windows_max": WINDOWS_MAX,
             "replicas": _replicas(report),
             "rows": rows,
@@ -77,6 +83,11 @@ def page(report: Report) -> str:
 
 def _headline(report: Report) -> str:
     return sentence.of(report.verdict, report.windows, report.unreadable, none_lost=report.none_lost)
+
+
+def _first_of_all(report: Report) -> list[Step]:
+    """What could not be read may hold what the steps for the others look for elsewhere."""
+    return [Step(name, "", _NOT_READ, 0) for name in report.unreadable]
 
 
 def _choices(rows: list[Finding]) -> list[tuple[str, list[str]]]:

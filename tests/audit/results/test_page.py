@@ -163,6 +163,26 @@ def test_the_headline_names_who_could_not_be_read(tmp_path: Path) -> None:
     assert no_bill in (out / "index.html").read_text()
 
 
+@pytest.mark.parametrize("read", [0, 2])
+def test_what_could_not_be_read_has_a_step_before_all_others(read: int, tmp_path: Path) -> None:
+    """The alert of an unfinished audit is answered by who looks at the page."""
+    stores, _, _ = make(tmp_path)
+    for store in stores[read:]:
+        (store / "commitlog").rename(store / "went")
+    out = tmp_path / "out"
+    assert call(*(str(s) for s in stores), "--out", str(out)).return_value == 3
+    page = (out / "index.html").read_text()
+    told = page.partition("<h2>What to do</h2>")[2]
+    assert told.count("It could not be read, and why stands above") == 3 - read
+    assert "audit again before any other step" in told
+    assert "0 findings" not in told
+    if read:
+        patch(stores[1], 89, b"?")
+        assert call(*(str(s) for s in stores), "--out", str(out)).return_value == 2
+        told = (out / "index.html").read_text().partition("<h2>What to do</h2>")[2]
+        assert told.index("It could not be read") < told.index("keelmq store repair")
+
+
 def test_copies_stand_beside_each_other_with_what_differs(tmp_path: Path) -> None:
     stores, at, ledger = damaged(tmp_path)
     report = run_local(stores, ledger)
