@@ -42,6 +42,7 @@ class Change:
     new: Audit
     appeared: list[Row] = field(default_factory=list)
     gone: list[Row] = field(default_factory=list)
+    unread: list[Row] = field(default_factory=list)  # of replicas that the newer one could not read
     changed: list[tuple[Row, Row]] = field(default_factory=list)
     same: int = 0
 
@@ -61,6 +62,7 @@ class Change:
             "new": {"verdict": self.new.summary["verdict"], "findings": len(self.new.findings)},
             "appeared": self.appeared,
             "gone": self.gone,
+            "unread": self.unread,
             "changed": [{"old": old, "new": new} for old, new in self.changed],
             "same": self.same,
         }
@@ -110,7 +112,10 @@ def compare(old: Audit, new: Audit) -> Change:
             change.changed.append((former, row))
         else:
             change.same += 1
-    change.gone = [row for about, row in before.items() if about not in after]
+    unreadable = new.summary.get("unreadable") or {}
+    for about, row in before.items():
+        if about not in after:
+            (change.unread if row["replica"] in unreadable else change.gone).append(row)
     return change
 
 
@@ -135,10 +140,12 @@ def lines(change: Change) -> list[str]:
     out = [f"+ {line(row)}" for row in change.appeared]
     out += [f"! {line(new)} ({_differences(old, new)})" for old, new in change.changed]
     out += [f"- {line(row)}" for row in change.gone]
+    out += [f"? {line(row)}" for row in change.unread]
     verdicts = f"{change.old.summary['verdict']} -> {change.new.summary['verdict']}"
     out.append(
         f"{verdicts}: {len(change.appeared)} new, {len(change.gone)} gone, "
         f"{len(change.changed)} changed, {change.same} as before"
+        + (f", {len(change.unread)} of what could not be read" if change.unread else "")
     )
     return out
 

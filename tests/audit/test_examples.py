@@ -11,11 +11,14 @@ import subprocess
 import sys
 import types
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from audit.pages.report import save
+from audit.run import Report
 from tests import ROOT
 from tests.audit.plants import run_local
 from tests.client.servers import Pair, run
@@ -26,7 +29,7 @@ echo "$@" >> {log}
 [ "$2" = diff ] && exit 2
 while [ $# -gt 0 ]; do [ "$1" = --out ] && out=$2; shift; done
 code=$(cat {code})
-[ $code = 64 ] || {{ mkdir -p "$out"; echo '{{}}' > "$out/summary.json"; }}
+[ $code = 64 ] || {{ mkdir -p "$out"; cp {summary} "$out/summary.json"; }}
 exit $code
 """
 
@@ -37,12 +40,16 @@ def ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], No
     folder = tmp_path / "bin"
     folder.mkdir()
     code = tmp_path / "code"
-    (folder / "keelmq").write_text(KEELMQ.format(log=tmp_path / "log", code=code))
+    summary = tmp_path / "summary.json"
+    of = Report("clean", "local", [], [], {}, "", [], 0, 0, 0, 0)
+    (folder / "keelmq").write_text(KEELMQ.format(log=tmp_path / "log", code=code, summary=summary))
     os.chmod(folder / "keelmq", 0o755)
     monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
 
     def end_with(number: int) -> None:
         code.write_text(str(number))
+        save(replace(of, unreadable={"b": "no such folder"} if number == 3 else {}), tmp_path / "made")
+        (tmp_path / "made" / "summary.json").rename(summary)
 
     return end_with
 
@@ -79,6 +86,45 @@ def test_cron_gets_the_audits_code_and_the_difference(
     asked = (tmp_path / "log").read_text().splitlines()
     assert [line.split()[1] for line in asked] == ["a=/mnt/a", "a=/mnt/a", "a=/mnt/a", "diff"]
     assert asked[0].endswith(f"--textfile {textfiles}/broker-b.prom")
+
+
+def test_the_last_report_is_one_that_read_all(
+    tmp_path: Path, ended: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next difference would call gone, and then new, what was found on a replica that was not read."""
+    reports = tmp_path / "broker-b"
+    monkeypatch.setenv("TEXTFILES", str(tmp_path))
+    script = [str(EXAMPLES / "nightly-audit.sh"), str(reports), "a=/mnt/a", "b=/mnt/b"]
+    ended(3)
+    assert subprocess.run(script, check=False).returncode == 3
+    assert not (reports / "latest").is_symlink()
+    ended(2)
+    assert subprocess.run(script, check=False).returncode == 2
+    read = (reports / "latest").readlink()
+    for day in range(1, 32):
+        (reports / f"2099-01-{day:02d}T030000Z-1").mkdir()
+    ended(3)
+    assert subprocess.run(script, check=False).returncode == 3
+    assert (reports / "latest").readlink() == read
+    assert (reports / "latest" / "summary.json").exists(), "kept, however many nights ago it was"
+
+
+def test_cron_says_where_keelmq_is_not(tmp_path: Path) -> None:
+    script = EXAMPLES / "nightly-audit.sh"
+    done = subprocess.run(
+        [str(script), str(tmp_path / "reports"), "a=/mnt/a"],
+        env={"PATH": "/usr/bin:/bin", "TEXTFILES": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 127
+    assert "keelmq is not in PATH, which is /usr/bin:/bin" in done.stderr
+    for told in (script.read_text(), (ROOT / "docs" / "audit.md").read_text()):
+        assert re.search(r"PATH=/\S+/bin:\S*/usr/bin:/bin\n#?\s+17 3 \* \* \*", told), (
+            "cron's own knows no keelmq"
+        )
+        assert "127" in told
 
 
 def test_the_examples_write_the_metrics_that_the_alert_asks_for() -> None:

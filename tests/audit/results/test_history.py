@@ -18,6 +18,7 @@ from audit.findings import KINDS, SCHEMA, SCHEMA_VERSION, Finding
 from model.errors import ConfigError
 from tests import ROOT
 from tests.audit.plants import PLANTS, make
+from tests.audit.stores import patch
 
 DOCS = ROOT / "docs"
 
@@ -58,6 +59,21 @@ def test_a_difference_counts_what_is_new(
     again = call("diff", new, new)
     assert again.return_value == 0
     assert f"0 new, 0 gone, 0 changed, {len(rows)} as before" in again.stdout
+
+
+def test_what_was_found_on_a_replica_that_cannot_be_read_now_is_not_gone(tmp_path: Path) -> None:
+    stores, writer, _ = make(tmp_path)
+    patch(stores[1], int(str(writer.rows[12]["phys_offset"])) + 88, b"?")
+    outs = [str(tmp_path / name) for name in ("old", "new")]
+    call(*(str(s) for s in stores), "--out", outs[0])
+    (stores[1] / "commitlog").rename(stores[1] / "went")
+    call(*(str(s) for s in stores), "--out", outs[1])
+    told = call("diff", *outs)
+    assert told.return_value == 3
+    assert [line[:20] for line in told.stdout.splitlines()[:-1]] == ["? error crc_mismatch"]
+    assert told.stdout.endswith("0 new, 0 gone, 0 changed, 0 as before, 1 of what could not be read\n")
+    said = json.loads(call("diff", *outs, "--json").stdout)
+    assert (said["gone"], [row["replica"] for row in said["unread"]]) == ([], ["r1"])
 
 
 def _rewrite(out: str, **columns: Any) -> None:
