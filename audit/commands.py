@@ -17,11 +17,12 @@ from admin import ending
 from admin.host.allocator import Allocator
 from admin.numbers import Number
 from admin.terminal import say
+from audit import room
 from audit.bounded import UNLISTED
 from audit.findings import EXIT_CODES, as_text, new_of
 from audit.reading.storage import StoreSpec, inside, parse_stores, shown
 from audit.results import diff as diffs
-from audit.run import Report
+from audit.run import AuditError, Report
 from audit.run import audit as run_audit
 from audit.tables import Engine
 from model.errors import ConfigError
@@ -287,7 +288,12 @@ def run(
     options += ["--engine", engine.name, *more, "--out", str(directory), *([] if full else ["--incremental"])]
     stores = [f"{spec.name}={shown(spec.location)}" for spec in specs]
     report.command = shlex.join(["keelmq", "audit", *stores, *options])
-    pages.save(report, directory)
+    try:
+        pages.save(report, directory)
+    except OSError as error:  # of a full disk it does not name the file
+        if error.filename or not room.is_full(error):
+            raise
+        raise AuditError(f"no room in {directory} ({error})") from error
     return report
 
 

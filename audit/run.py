@@ -13,7 +13,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from audit import incremental, plan
+from audit import incremental, plan, room
 from audit.bounded import Unlisted
 from audit.compare import Ranges, compare_digests
 from audit.digesting import compared
@@ -148,7 +148,7 @@ def audit(
     """
     started, started_ms = perf_counter(), int(datetime.now(UTC).timestamp() * 1000)
     # The ledger first: what it lists was acknowledged before the bounds below are taken.
-    ledger = read_ledger(ledger_path) if ledger_path else None
+    ledger = _ledger(ledger_path) if ledger_path else None
     with unpacked.using():
         try:
             report = _report(specs, engine, ledger, shown(ledger_path or ""), state, unlisted, progress)
@@ -160,6 +160,16 @@ def audit(
     report.started_ms = started_ms
     report.seconds = perf_counter() - started
     return report
+
+
+def _ledger(path: str) -> Ledger:
+    """Raises ConfigError, AuditError, OSError."""
+    try:
+        return read_ledger(path)
+    except OSError as error:
+        if room.is_full(error):
+            raise AuditError(without_secrets(room.why(error), path)) from error
+        raise
 
 
 def conclude(report: Report) -> None:
@@ -192,12 +202,12 @@ def _report(
             attempt = partial(_audit, replicas, engine, ledger, report, state, rest, progress)
             _without_unreadable(replicas, report, attempt, progress)
         except (OSError, EngineError) as error:
-            text = str(error)
+            text = room.why(error, unlisted.parent if unlisted is not None else None)
             for spec in specs:
                 text = without_secrets(text, spec.location)
             if isinstance(error, EngineError):
                 raise EngineError(text) from error
-            raise AuditError(f"reading failed half-way: {text}") from error
+            raise AuditError(text if room.is_full(error) else f"reading failed half-way: {text}") from error
     return report
 
 
@@ -209,7 +219,7 @@ def _load(specs: list[StoreSpec]) -> tuple[list[Replica], dict[str, str]]:
             refuse_unreachable(spec.location)
             replicas.append(load(spec))
         except OSError as error:
-            unreadable[spec.name] = without_secrets(str(error), spec.location)
+            unreadable[spec.name] = without_secrets(room.why(error), spec.location)
     return replicas, unreadable
 
 
@@ -224,7 +234,9 @@ def _without_unreadable(
     for _ in range(ATTEMPTS_MAX - 1):
         try:
             attempt()
-        except (OSError, EngineError):
+        except (OSError, EngineError) as error:
+            if room.is_full(error):
+                raise  # no file of a store is wrong
             progress("a read failed: looking for the file")
             left_out = [leave_out_unreadable(r) for r in replicas]
             if not any(left_out):

@@ -8,6 +8,7 @@ an audit that was killed by the next one.
 from __future__ import annotations
 
 import atexit
+import errno
 import fcntl
 import hashlib
 import json
@@ -26,6 +27,9 @@ import pyarrow as pa
 from audit.sources.location import shown
 from audit.sources.storage import Storage, StoredFile
 
+NO_ROOM: Final = "no room to unpack: set TMPDIR to where there is"
+_FULL: Final = (errno.ENOSPC, errno.EDQUOT)
+"""The disk, not the copy, is at fault."""
 FREE_BYTES_MIN: Final = 256 * 1024 * 1024
 """So much of the disk is left to others."""
 _BLOCK_BYTES: Final = 1024 * 1024
@@ -118,9 +122,11 @@ def _filled(folder: Path, fill: Callable[[Path], str]) -> int:
                 shutil.rmtree(folder, ignore_errors=True)  # of one that was killed
                 folder.mkdir()
                 whole.write_text(json.dumps(fill(folder)))
-        except BaseException:
+        except BaseException as error:
             shutil.rmtree(folder, ignore_errors=True)
             lock.unlink(missing_ok=True)
+            if isinstance(error, OSError) and error.errno in _FULL:  # a file that is closed names none
+                raise OSError(error.errno, NO_ROOM, str(folder)) from None
             raise
         finally:
             os.close(descriptor)  # a lock is not made a shared one without a moment of none: ask again
@@ -170,9 +176,9 @@ def unpacked_file(location: str, make: Callable[[], Storage], file: str, codec: 
                 source = decoded(make(), file, codec)
                 with source:
                     _copy(source, out)
-            except _NoRoom:
-                raise
             except OSError as error:
+                if error.errno in _FULL:
+                    raise
                 problem = str(error)
         return problem
 
@@ -243,10 +249,6 @@ def _take_out(archive: tarfile.TarFile, member: tarfile.TarInfo, folder: Path) -
         os.utime(target, (member.mtime, member.mtime))
 
 
-class _NoRoom(OSError):
-    """The disk, not the copy, is at fault."""
-
-
 def _copy(source: Any, out: BinaryIO) -> None:
     """In blocks; zeros become holes."""
     size = looked = 0
@@ -257,18 +259,11 @@ def _copy(source: Any, out: BinaryIO) -> None:
                 if part.count(0) == len(part):
                     out.seek(len(part), os.SEEK_CUR)
                 else:
-                    _write(out, part)
+                    out.write(part)
             size += len(data)
             if size - looked >= _LOOK_BYTES:
                 looked = size
                 if shutil.disk_usage(os.path.dirname(out.name)).free < FREE_BYTES_MIN:
-                    raise _NoRoom(28, "no room to unpack: set TMPDIR to where there is", out.name)
+                    raise OSError(errno.ENOSPC, NO_ROOM, out.name)
     finally:
         out.truncate(max(size, out.tell()))
-
-
-def _write(out: BinaryIO, part: bytes) -> None:
-    try:
-        out.write(part)
-    except OSError as error:
-        raise _NoRoom(error.errno, error.strerror, out.name) from None
