@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from contextlib import suppress
 from itertools import islice
 from threading import Lock
@@ -32,14 +32,17 @@ class ConsumeQueues:
         self._ids: dict[str, set[int]] = {}
         self._making = Lock()  # a file is made off the loop, or queues go
 
-    def load(self, settled: int = 0, *, clean: bool = True) -> None:
-        """Find the queues on disk, and their entries (see ConsumeQueue.load). Raises DiskError, OSError.
+    def load(
+        self, settled: int = 0, *, clean: bool = True, but: Container[tuple[str, int]] = frozenset()
+    ) -> None:
+        """Find the queues on disk, all ``but`` some, and their entries (see ConsumeQueue.load). Raises
+        DiskError, OSError.
 
         After an unclean stop the names of files may be in memory only: the next sync of a queue covers them.
         """
         for topic in self._disk.listdir(self.path):
             for name in self._disk.listdir(f"{self.path}/{topic}"):
-                if name.isdigit():
+                if name.isdigit() and (topic, int(name)) not in but:
                     self.open(topic, int(name)).find()
         for queue in self:  # once the files of all were seen to be of the right size
             queue.load(settled)

@@ -30,6 +30,8 @@ class EntryCheck:
         self._parser = parser
         self._files: dict[tuple[str, int], list[SegmentInfo]] = {}
         self._firsts: dict[tuple[str, int], int] = {}
+        self.unbelieved: set[int] = set()
+        """Where records begin that do not stand in their queues where they say."""
 
     def _place(self, topic: str, queue_id: int, queue_offset: int) -> tuple[str, int] | None:
         key = (topic, queue_id)
@@ -78,7 +80,7 @@ class EntryCheck:
         offset, size, tags_code = found
         if found[:2] == wanted[:2]:
             return record.topic == SCHEDULE_TOPIC or tags_code < TAGS_CODE_MIN
-        if size == PRE_BLANK_SIZE or size <= 0 or offset < 0:
+        if size == PRE_BLANK_SIZE or size <= 0 or offset < 0 or offset in self.unbelieved:
             return False
         data = self._store.log_bytes(offset, offset + size)
         try:

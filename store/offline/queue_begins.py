@@ -11,12 +11,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from model.message import INNER_BATCH, INNER_NUM, TRANSACTION_PREPARED, property_of
-from store.files.consume_queue import ENTRY_BYTES, FILL_ENTRIES_MAX, is_queue_name
+from store.files.consume_queue import ENTRY_BYTES
 from store.files.record import Record
 from store.offline.directory import SegmentInfo, StoreDirectory
+from store.offline.queue_places import Queue, far_ahead, places_of
 
-Queue = tuple[str, int]
 FOLDER: Final = "consumequeue"
 
 
@@ -41,21 +40,17 @@ class QueueBegins:
     def __init__(self, store: StoreDirectory) -> None:
         self._store = store
         self._of: dict[Queue, _Begin] = {}
+        self._far = far_ahead(store)
 
     def take(self, record: Record) -> None:
-        if record.sys_flag & TRANSACTION_PREPARED or record.queue_offset < 0:
-            return
+        """One that stands in its queue where it says (``queue_places``)."""
         queue, place = (record.topic, record.queue_id), record.queue_offset
         known, following = self._of.get(queue), place + places_of(record)
         if known is not None and place <= known.following + known.far:
             known.following = max(known.following, following)
-        elif known is not None or is_queue_name(*queue):
+        else:
             far = known.far if known is not None else self._far(queue)
             self._of[queue] = _Begin(place, record.physical_offset, following, far)
-
-    def _far(self, queue: Queue) -> int:
-        size = max((file.size for file in self._store.queue_files(*queue)), default=0)
-        return max(size // ENTRY_BYTES, FILL_ENTRIES_MAX)
 
     def gone(self) -> Iterator[GoneFile]:
         """Of queues that have a file, those that lack before it."""
@@ -79,14 +74,6 @@ class QueueBegins:
         place there, whatever it says of itself now."""
         first = next(self._store.queue_entries(*queue), None)
         return first is not None and first[0] * ENTRY_BYTES == files[0].start and first[1] > physical
-
-
-def places_of(record: Record) -> int:
-    """How many queue offsets the record takes."""
-    if not record.sys_flag & INNER_BATCH:
-        return 1
-    count = property_of(record.properties, INNER_NUM) or ""
-    return max(int(count), 1) if count.isascii() and count.isdigit() and len(count) < 6 else 1
 
 
 def is_queue_file(path: str) -> bool:

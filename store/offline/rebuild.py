@@ -7,19 +7,19 @@ between leaves the old one, or none, and the next call makes it again.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from model.config import StoreConfig
-from model.message import TRANSACTION_PREPARED
 from runtime.env import Disk, File
-from store.files.consume_queue import ENTRY, ENTRY_BYTES, PRE_BLANK, is_queue_name
+from store.files.consume_queue import ENTRY, ENTRY_BYTES, PRE_BLANK, PRE_BLANK_SIZE
 from store.files.consume_queues import ConsumeQueues
 from store.files.index import Index
 from store.files.record import Dispatch, DispatchParser, Record
-from store.offline.directory import NEW_INDEX, StoreDirectory
+from store.offline.directory import NEW_INDEX, SegmentInfo, StoreDirectory
 from store.offline.index_check import Shape
-from store.offline.queue_begins import FOLDER, places_of
+from store.offline.queue_begins import FOLDER
+from store.offline.queue_places import Queue, Says, placed, places_of, right_ones
 
 _BATCH: Final = 1024
 _BLANKS: Final = 1 << 14
@@ -37,17 +37,21 @@ def queue_file_bytes(store: StoreDirectory, config: StoreConfig) -> int:
 
 
 def complete_queues(disk: Disk, store: StoreDirectory, config: StoreConfig, parser: DispatchParser) -> int:
-    """Make the queue entries that lack; returns how many. Raises DiskError, OSError."""
+    """Make the queue entries that lack; returns how many. No entry goes for one that is made: a queue is left
+    that lacks files between others, of which a broker drops those before, and so is a record that goes on
+    far ahead of its queue alone. Raises DiskError, OSError."""
     queues = ConsumeQueues(disk, f"{store.root}/consumequeue", queue_file_bytes(store, config))
+    left = {queue for queue in store.queues() if _gap(store.queue_files(*queue))}
     made = 0
     try:
-        queues.load()
-        for record in store.records():
-            if not isinstance(record, Record) or record.sys_flag & TRANSACTION_PREPARED:
-                continue
-            if not is_queue_name(record.topic, record.queue_id):
+        queues.load(but=left)
+        for item in placed(store):
+            record = item.record
+            if item.says is Says.WRONG or (record.topic, record.queue_id) in left:
                 continue
             queue = queues.open(record.topic, record.queue_id)
+            if item.says is Says.ALONE and queue.max_offset:
+                continue
             code = parser.tags_code(record.topic, record.properties, record.store_timestamp_ms)
             if queue.put(record.queue_offset, record.physical_offset, record.size, code):
                 queue.skip_to(record.queue_offset + places_of(record))
@@ -63,6 +67,37 @@ def complete_queues(disk: Disk, store: StoreDirectory, config: StoreConfig, pars
     return made
 
 
+def drop_unbelieved(disk: Disk, store: StoreDirectory) -> None:
+    """Remove files of queues in which nothing stands but records that do not belong there, as a repair made
+    them once: a broker that finds one drops the files before. Raises DiskError, OSError."""
+    wrong: dict[Queue, dict[int, int]] = {}
+    for record in (item.record for item in placed(store) if item.says is Says.WRONG):
+        wrong.setdefault((record.topic, record.queue_id), {})[record.queue_offset] = record.physical_offset
+    for queue, offsets in wrong.items():
+        starts = {offset * ENTRY_BYTES for offset in offsets}
+        for file in store.queue_files(*queue):
+            if any(file.start <= at < file.end for at in starts):
+                found = dict(_entries_of(store, file))
+                if found and found.items() <= offsets.items():
+                    disk.remove(file.path)
+                    disk.sync_dir(f"{store.root}/{FOLDER}/{queue[0]}/{queue[1]}")
+
+
+def _gap(files: Sequence[SegmentInfo]) -> int:
+    """Before which file others lack; 0: nowhere."""
+    return next((at for at in range(1, len(files)) if files[at].start != files[at - 1].end), 0)
+
+
+def _entries_of(store: StoreDirectory, file: SegmentInfo) -> Iterator[tuple[int, int]]:
+    """The queue offsets of a file at which messages stand, and where those begin."""
+    for at in range(0, file.size, _BLANKS * ENTRY_BYTES):
+        raw = store.read(file.path, min(_BLANKS * ENTRY_BYTES, file.size - at), at)
+        rows = ENTRY.iter_unpack(raw[: len(raw) - len(raw) % ENTRY_BYTES])
+        for place, (offset, size, _) in enumerate(rows, (file.start + at) // ENTRY_BYTES):
+            if size and size != PRE_BLANK_SIZE:
+                yield place, offset
+
+
 def make_gone_files(disk: Disk, store: StoreDirectory, parser: DispatchParser, gone: Iterable[str]) -> int:
     """Make files of queues anew, with the entries of all messages that the log holds; ``gone``: their paths
     below the store. Returns how many entries. Raises DiskError, OSError.
@@ -73,10 +108,9 @@ def make_gone_files(disk: Disk, store: StoreDirectory, parser: DispatchParser, g
     files = _GoneFiles(disk, store, gone)
     made = 0
     try:
-        for record in store.records():
-            if isinstance(record, Record) and not record.sys_flag & TRANSACTION_PREPARED:
-                code = parser.tags_code(record.topic, record.properties, record.store_timestamp_ms)
-                made += files.enter(record, ENTRY.pack(record.physical_offset, record.size, code))
+        for record in right_ones(placed(store)):
+            code = parser.tags_code(record.topic, record.properties, record.store_timestamp_ms)
+            made += files.enter(record, ENTRY.pack(record.physical_offset, record.size, code))
         files.put_in_place()
     finally:
         files.close()
@@ -95,10 +129,11 @@ class _GoneFiles:
         for path in gone:
             _, topic, queue_id, start = path.split("/")
             queue = (topic, int(queue_id))
-            self._starts.setdefault(queue, set()).add(int(start))
             if queue not in self._sizes:
-                self._sizes[queue] = max(file.size for file in store.queue_files(*queue))
-            self._make(queue, int(start))
+                self._sizes[queue] = max((file.size for file in store.queue_files(*queue)), default=0)
+            if self._sizes[queue]:  # one without a file is made anew as a whole
+                self._starts.setdefault(queue, set()).add(int(start))
+                self._make(queue, int(start))
 
     def _path(self, queue: tuple[str, int], start: int) -> str:
         return f"{self._root}/{FOLDER}/{queue[0]}/{queue[1]}/{start:020}"

@@ -19,14 +19,15 @@ from model.errors import DiskError
 from runtime.env import Disk, File
 from store.files.consume_queue import ENTRY
 from store.files.damage import DamagedRange, DamageLedger
-from store.files.record import BadRecord, DispatchParser, Record, delay_levels_ms
+from store.files.record import BadRecord, DispatchParser, delay_levels_ms
 from store.heal.repair import NEIGHBOUR_BYTES, Wanted, check
 from store.offline import verify
 from store.offline.directory import SegmentInfo, StoreDirectory, must_be_store
 from store.offline.entries import EntryCheck
 from store.offline.index_check import Shape, shape_of
 from store.offline.queue_begins import is_queue_file
-from store.offline.rebuild import complete_queues, make_gone_files, rebuild_index
+from store.offline.queue_places import Says, placed
+from store.offline.rebuild import complete_queues, drop_unbelieved, make_gone_files, rebuild_index
 from store.offline.replicas import Comparison, goes_on_behind
 
 ROUNDS_MAX: Final = 16
@@ -175,6 +176,7 @@ class _Repair:
             self._mend_log(store, store.segments(), damage, outcome)
             kinds = {place["kind"] for place in damage}
             if kinds & {"cq_missing", "cq_wrong", "cq_dangling"}:
+                drop_unbelieved(self._disk, store)
                 gone = [place["file"] for place in damage if is_queue_file(place["file"])]
                 if gone:  # before others look: a file behind a gap hides those before it
                     outcome.entries += make_gone_files(self._disk, store, self._parser, gone)
@@ -268,8 +270,11 @@ class _Repair:
     def _mend_entries(self, store: StoreDirectory) -> int:
         """Make entries right that name no record of their own, where there is a file; returns how many."""
         check, made = EntryCheck(store, self._parser), 0
-        for record in store.records():
-            wrong = check.wrong(record, zeros=True) if isinstance(record, Record) else None
+        for item in placed(store):
+            if item.says is not Says.RIGHT:
+                check.unbelieved.add(item.record.physical_offset)
+                continue
+            wrong = check.wrong(item.record, zeros=True)
             if wrong is not None:
                 self._open(wrong.path).pwrite(ENTRY.pack(*wrong.wanted), wrong.at)
                 made += 1

@@ -25,9 +25,12 @@ from store.offline.directory import Damage, SegmentInfo, StoreDirectory
 from store.offline.entries import EntryCheck
 from store.offline.index_check import IndexCheck, Shape, shape_of
 from store.offline.queue_begins import QueueBegins
+from store.offline.queue_places import Placed, QueuePlaces, Says, far_ahead
 
 DAMAGE_MAX: Final = 1000
 OFFSET_MAX: Final = 2**63 - 1
+_PLACES_MAX: Final = 64
+"""So many places of a queue are looked at for the entry of a record that names another one."""
 
 
 Progress = Callable[[int, int], None]
@@ -64,6 +67,7 @@ class _Verification:
         self._damaged_to = 0  # where the last damage of the log ends
         self._entries = EntryCheck(store, self._parser)
         self._begins = QueueBegins(store)
+        self._places = QueuePlaces(far_ahead(store))
         self._records = 0
         self._end = 0
         self._queued_to = 0  # what was not confirmed at the stop is in no queue yet, and no damage
@@ -85,6 +89,8 @@ class _Verification:
             known_end = max(known_end, self._queues_end())
         known_end = max([known_end, reach, *(item.until for item in store.damaged())])
         self._log(segments, known_end)
+        for item in self._places.rest():
+            self._placed(item)
         self._gone_files()
         self._queues(log_min, self._end >= known_end)
         self._index.finish(self._end)
@@ -196,14 +202,33 @@ class _Verification:
         self._last = record
         self._index.take(record)
         if not record.sys_flag & TRANSACTION_PREPARED and self._end <= self._queued_to:
-            key = (record.topic, record.queue_id)
-            self._next[key] = max(self._next.get(key, 0), record.queue_offset + 1)
-            self._begins.take(record)
-            wrong = self._entries.wrong(record)
-            if wrong is not None and wrong.found[1] == PRE_BLANK_SIZE:  # others are met by way of the queues
-                text = f"entry {record.queue_offset} stands for no message"
-                file = f"consumequeue/{record.topic}/{record.queue_id}"
-                self._note(Damage("cq_missing", record.physical_offset, self._end, file, text))
+            for item in self._places.take(record):
+                self._placed(item)
+
+    def _placed(self, item: Placed) -> None:
+        record = item.record
+        end, file = record.physical_offset + record.size, f"consumequeue/{record.topic}/{record.queue_id}"
+        if item.says is Says.WRONG:
+            self._entries.unbelieved.add(record.physical_offset)
+            if not self._is_entered(item):  # an entry of its own place is met by way of the queue
+                text = f"the record says entry {record.queue_offset}, and the next one {item.following}"
+                self._note(Damage("cq_missing", record.physical_offset, end, file, text))
+            return
+        key = (record.topic, record.queue_id)
+        self._next[key] = max(self._next.get(key, 0), record.queue_offset + 1)
+        self._begins.take(record)
+        wrong = self._entries.wrong(record)
+        if wrong is not None and wrong.found[1] == PRE_BLANK_SIZE:  # others are met by way of the queues
+            text = f"entry {record.queue_offset} stands for no message"
+            self._note(Damage("cq_missing", record.physical_offset, end, file, text))
+
+    def _is_entered(self, item: Placed) -> bool:
+        """Has its queue an entry for a record, at a place that the record does not tell?"""
+        record = item.record
+        at = range(item.before, min(item.following, item.before + _PLACES_MAX))
+        found = (self._entries.entry(record.topic, record.queue_id, place) for place in at if place >= 0)
+        wanted = (record.physical_offset, record.size)
+        return not at or any(entry is not None and entry[:2] == wanted for entry in found)
 
     # -- what is made from it --------------------------------------------------------------------------
 

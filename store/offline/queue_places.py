@@ -1,0 +1,125 @@
+"""Which records of a log stand in their queues where they say?
+
+No CRC covers a record's queue offset. Within a queue it grows from record to record: one that says more than
+what follows it in its queue does not stand there, and nothing is made for it. So a record that goes on ahead
+waits until its queue goes on, with the few values that are kept of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from model.message import INNER_BATCH, INNER_NUM, TRANSACTION_PREPARED, property_of
+from store.files.consume_queue import ENTRY_BYTES, FILL_ENTRIES_MAX, is_queue_name
+from store.files.record import Record
+from store.offline.directory import StoreDirectory
+
+Queue = tuple[str, int]
+
+
+class Says(Enum):
+    """What a record's queue says of its place."""
+
+    RIGHT = 0
+    ALONE = 1
+    """It goes on far ahead of its queue, and nothing follows: nobody can tell."""
+    WRONG = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """A record, without its body if it waited. Where it is wrong its place was one of [``before``,
+    ``following``), by its queue."""
+
+    record: Record
+    says: Says
+    before: int = 0
+    following: int = 0
+
+
+class QueuePlaces:
+    """Takes the records of a log in their order, and gives each back once its queue has told, in the order
+    of each queue. Those that are in no queue are left out."""
+
+    def __init__(self, far: Callable[[Queue], int]) -> None:
+        self._far_of = far
+        self._next: dict[Queue, int] = {}
+        self._far: dict[Queue, int] = {}
+        self._held: dict[Queue, Record] = {}
+
+    def take(self, record: Record) -> Iterator[Placed]:
+        if record.sys_flag & TRANSACTION_PREPARED or record.queue_offset < 0:
+            return
+        queue, place = (record.topic, record.queue_id), record.queue_offset
+        held = self._held.pop(queue, None)
+        if held is not None:
+            yield self._judged(queue, held, place)
+        elif queue not in self._next and not is_queue_name(*queue):
+            return
+        if place <= self._next.get(queue, -1):
+            yield self._right(record)
+        else:
+            self._far.setdefault(queue, self._far_of(queue))
+            self._held[queue] = replace(record, body=b"")
+
+    def _judged(self, queue: Queue, held: Record, following: int) -> Placed:
+        """What waited, by the place of the next record of its queue."""
+        if self._next.get(queue, 0) <= following < held.queue_offset:
+            return Placed(held, Says.WRONG, self._next.get(queue, following - 1), following)
+        goes_on = held.queue_offset <= following <= self._behind(held) + self._far[queue]
+        if goes_on or not self._is_far(queue, held):
+            return self._right(held)
+        return Placed(held, Says.ALONE)
+
+    def _is_far(self, queue: Queue, record: Record) -> bool:
+        before = self._next.get(queue)
+        return before is not None and record.queue_offset > before + self._far[queue]
+
+    def rest(self) -> Iterator[Placed]:
+        """What waits still, at the log's end."""
+        for queue, record in self._held.items():
+            yield Placed(record, Says.ALONE) if self._is_far(queue, record) else Placed(record, Says.RIGHT)
+        self._held.clear()
+
+    def _right(self, record: Record) -> Placed:
+        queue = record.topic, record.queue_id
+        self._next[queue] = max(self._next.get(queue, 0), self._behind(record))
+        return Placed(record, Says.RIGHT)
+
+    @staticmethod
+    def _behind(record: Record) -> int:
+        return record.queue_offset + places_of(record)
+
+
+def far_ahead(store: StoreDirectory) -> Callable[[Queue], int]:
+    """How far ahead a queue may go on without beginning anew."""
+
+    def far(queue: Queue) -> int:
+        size = max((file.size for file in store.queue_files(*queue)), default=0)
+        return max(size // ENTRY_BYTES, FILL_ENTRIES_MAX)
+
+    return far
+
+
+def placed(store: StoreDirectory) -> Iterator[Placed]:
+    """All records of a store that are in a queue, as ``QueuePlaces`` has it."""
+    places = QueuePlaces(far_ahead(store))
+    for record in store.records():
+        if isinstance(record, Record):
+            yield from places.take(record)
+    yield from places.rest()
+
+
+def right_ones(found: Iterable[Placed]) -> Iterator[Record]:
+    """Those that stand where they say, as far as anybody can tell."""
+    return (item.record for item in found if item.says is not Says.WRONG)
+
+
+def places_of(record: Record) -> int:
+    """How many queue offsets the record takes."""
+    if not record.sys_flag & INNER_BATCH:
+        return 1
+    count = property_of(record.properties, INNER_NUM) or ""
+    return max(int(count), 1) if count.isascii() and count.isdigit() and len(count) < 6 else 1
