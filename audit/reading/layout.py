@@ -13,6 +13,7 @@ import struct
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Final
 
 from audit.intervals import Interval
@@ -184,7 +185,9 @@ def load(spec: StoreSpec) -> Replica:
                 replica.segments.append(Segment(int(name), file, storage.size(file)))
             except FileNotFoundError:
                 replica.unread += _unopened(storage, Segment(int(name), file, 0))
-            except (CannotUnpackError, UnfitFileError) as error:
+            except OSError as error:
+                if "://" in spec.location and not isinstance(error, CannotUnpackError | UnfitFileError):
+                    raise  # it says nothing of this file
                 replica.unread.append((Segment(int(name), file, 0), error.strerror or str(error)))
         replica.clean = not storage.exists("abort")
         replica.queues = storage.exists("consumequeue")
@@ -341,9 +344,7 @@ def _leave_out(replica: Replica, out: list[Segment]) -> bool:
 def find_ends(replicas: list[Replica]) -> None:
     """Fill in ``end``, ``torn``, ``skipped``, ``holes`` of every replica; they share one segment size."""
     _miss_checkpoints(replicas)
-    sizes = Counter(s.size_bytes for r in replicas for s in r.segments)
-    # Most files have the size they were made with; one that was cut or grew is what is wrong.
-    size = max(sizes, key=lambda size: (sizes[size], size), default=0)
+    size = _size_of_most(*(r.segments for r in replicas))
     for replica in replicas:
         if replica.segments:
             _set_strays_aside(replica, size)
@@ -360,6 +361,15 @@ def find_ends(replicas: list[Replica]) -> None:
         _leave_out_leftovers(replica, [r for r in replicas if r is not replica and not r.empty])
 
 
+def _size_of_most(*logs: list[Segment]) -> int:
+    """With which size were files made? Most have it still, and names that follow each other are so far
+    apart: one that was cut or grew, or was made beside them, is what is wrong. One of 0 bytes tells none."""
+    sizes = Counter(s.size_bytes for log in logs for s in log)
+    apart = Counter(after.base - before.base for log in logs for before, after in pairwise(log))
+    sizes[0] = 0
+    return max(sizes, key=lambda size: (bool(size) and apart[size], sizes[size], size))
+
+
 def _miss_checkpoints(replicas: list[Replica]) -> None:
     """A keelmq that opens a store makes a checkpoint first: where the others' are keelmq's, a log without one
     lost it, and what it promised. So did one whose checkpoint has nothing in it: RocketMQ's has times."""
@@ -372,8 +382,7 @@ def _set_strays_aside(replica: Replica, size: int) -> None:
     """Segments begin at multiples of their size: what begins elsewhere lies over others, and would be looked
     for on all replicas. Of a store that has segments of another size the bases are told by that.
     Raises OSError."""
-    sizes = Counter(s.size_bytes for s in replica.segments)
-    own = max(sizes, key=lambda size: (sizes[size], size))
+    own = _size_of_most(replica.segments)
     stray = [s for s in replica.segments if s.base % max(1, size) and s.base % max(1, own)]
     storage = open_storage(replica.location)
     try:

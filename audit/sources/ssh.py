@@ -29,7 +29,7 @@ TIMEOUT_S: Final = 60.0
 _IDLE_MAX: Final = 2
 _PIPE_BYTES: Final = 1024 * 1024
 _ENDED: Final = re.compile(rb"(\d{1,3})\n")
-_ABSENT: Final = "No such file or directory"
+_ABSENT: Final = ("No such file or directory", "Too many levels of symbolic links")
 
 
 def ssh_storage(url: str) -> Storage:
@@ -240,7 +240,7 @@ class SshStorage:
         if status == 0:
             return found
         why = found[-400:].decode("utf-8", "replace").strip()
-        if _ABSENT in why:
+        if any(text in why for text in _ABSENT):
             raise FileNotFoundError(2, "no such file", self._named(path))
         number = 20 if "Not a directory" in why else 13 if "Permission denied" in why else 5
         raise OSError(number, why or f"status {status}", self._named(path))

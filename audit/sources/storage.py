@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import stat
@@ -49,20 +50,30 @@ class LocalStorage:
 
     def listdir(self, path: str) -> list[str]:
         try:
+            self._stat(path)
             return sorted(os.listdir(self._full(path)))
         except FileNotFoundError:
             return []
 
     def size(self, path: str) -> int:
-        return self._regular(path, os.stat(self._full(path))).st_size
+        return self._regular(path, self._stat(path)).st_size
 
     def mtime_ns(self, path: str) -> int:
-        return os.stat(self._full(path)).st_mtime_ns
+        return self._stat(path).st_mtime_ns
+
+    def _stat(self, path: str) -> os.stat_result:
+        """A link that leads in a circle leads to nothing."""
+        try:
+            return os.stat(self._full(path))
+        except OSError as error:
+            if error.errno == errno.ELOOP:
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), error.filename) from None
+            raise
 
     def exists(self, path: str) -> bool:
         """Raises OSError where it cannot be told: a folder that one may not look into."""
         try:
-            os.stat(self._full(path))
+            self._stat(path)
         except (FileNotFoundError, NotADirectoryError):
             return False
         return True
@@ -72,7 +83,7 @@ class LocalStorage:
         if descriptor is None:
             full = self._full(path)
             # Opening a device may do something; opening a pipe waits for who writes.
-            self._regular(path, os.stat(full))
+            self._regular(path, self._stat(path))
             descriptor = os.open(full, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
             try:
                 self._regular(path, os.fstat(descriptor))

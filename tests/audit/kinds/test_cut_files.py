@@ -95,3 +95,31 @@ def test_what_others_hold_of_a_hole_counts_for_itself(expired: bool, tmp_path: P
     ]
     commands = [step.command for step in steps(report.findings, report.replicas)]
     assert sum(command.startswith("cp ") for command in commands) == 1
+
+
+@pytest.mark.parametrize("size", [0, 1, 100, SEGMENT // 2, 2 * SEGMENT])
+@pytest.mark.parametrize("count", [1, 12, 40])
+def test_files_that_somebody_made_beside_the_log_do_not_tell_how_long_a_segment_is(
+    count: int, size: int, tmp_path: Path
+) -> None:
+    """However many: the names of a log's files are as far apart as its segments are long."""
+    stores, ledger = make_queued(tmp_path)
+    for n in range(count):
+        (stores[2] / "commitlog" / f"{SEGMENT * (10 + n):020d}").write_bytes(bytes(size))
+    report = run_local(stores, ledger)
+    assert {r.segment_bytes for r in report.replicas} == {SEGMENT}
+    assert (report.lost, report.none_lost) == (0, True)
+    assert {(f.kind, f.replica) for f in report.findings} <= {("unreadable_region", "r2")}
+
+
+def test_files_of_nothing_tell_nothing_and_end_no_audit(tmp_path: Path) -> None:
+    stores, ledger = make_queued(tmp_path)
+    for file in (stores[2] / "commitlog").iterdir():
+        os.truncate(file, 0)
+    report = run_local(stores, ledger)
+    assert (report.verdict, report.lost) == ("diverged", 0)
+    assert {f.replica for f in report.findings if f.severity == "error"} == {"r2"}
+    for store in stores[:2]:
+        for file in (store / "commitlog").iterdir():
+            os.truncate(file, 0)
+    assert run_local(stores, ledger).lost == 80

@@ -65,6 +65,50 @@ def test_what_is_no_regular_file_is_named_and_not_waited_for(
     assert (report.verdict, report.records >= 80, report.unreadable) == ("diverged", True, {})
 
 
+@pytest.mark.parametrize("place", PLACES[:2])
+@pytest.mark.parametrize("to", ["itself", "nothing"])
+def test_a_link_of_a_segments_name_that_leads_nowhere_is_named_and_the_rest_is_audited(
+    to: str, place: str, tmp_path: Path
+) -> None:
+    stores, ledger = make_queued(tmp_path)
+    path = stores[2] / place
+    path.unlink(missing_ok=True)
+    path.symlink_to(path.name if to == "itself" else "/nowhere/at/all")
+    report = run_local(stores, ledger)
+    told = [(f.replica, f.segment) for f in report.findings if f.kind == "file_unreadable"]
+    assert told == [("r2", path.name)]
+    assert (report.verdict, report.unreadable, report.lost) == ("diverged", {}, 0)
+
+
+@pytest.mark.parametrize("place", PLACES[2:])
+def test_a_link_to_itself_is_as_a_file_that_is_gone(place: str, tmp_path: Path) -> None:
+    stores, ledger = make_queued(tmp_path)
+    path = stores[2] / place
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.unlink(missing_ok=True)
+    gone = run_local(stores, ledger)
+    path.symlink_to(path.name)
+    report = run_local(stores, ledger)
+    assert [(f.kind, f.replica) for f in report.findings] == [(f.kind, f.replica) for f in gone.findings]
+
+
+def test_a_file_that_the_disk_does_not_tell_of_is_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    stores, ledger = make_queued(tmp_path)
+    place, size = f"{4096:020d}", LocalStorage.size
+
+    def fails(storage: LocalStorage, path: str) -> int:
+        if path.endswith(place) and storage.root.endswith("r2"):
+            raise OSError(5, "Input/output error")
+        return size(storage, path)
+
+    monkeypatch.setattr(LocalStorage, "size", fails)
+    report = run_local(stores, ledger)
+    rows = [f for f in report.findings if f.kind == "file_unreadable"]
+    assert [(f.replica, f.segment, f.found) for f in rows] == [("r2", place, "Input/output error")]
+
+
 @pytest.mark.parametrize("place", SMALL + LARGE)
 def test_a_file_larger_than_its_kind_is_named_and_not_read(place: str, tmp_path: Path) -> None:
     stores, ledger = make_queued(tmp_path)
