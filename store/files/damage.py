@@ -49,6 +49,7 @@ RECORD_BYTES_MAX: Final = 128 << 20
 SECTOR_BYTES: Final = 512
 """What a power failure loses, it loses in whole blocks of this size."""
 _BLOCK_BYTES: Final = 1 << 20
+_CHECKS: Final = 16
 _MAGICS: Final = tuple(magic.to_bytes(4, "big") for magic in (MAGIC_V1, MAGIC_V2, MAGIC_BLANK))
 
 
@@ -264,9 +265,11 @@ def resync(read: Callable[[int, int], bytes], base: int, at: int, size: int) -> 
 
     ``read(size, position)`` gives bytes of the segment, which starts at physical ``base`` and has ``size``
     bytes. A candidate must carry magic, its own physical offset, parts that add up and the right CRC, so
-    that a body with the bytes of another record in it is not taken for one.
+    that a body with the bytes of another record in it is not taken for one. Candidates are checked together
+    as far as a record may be long and so many times as there are bytes: heads in a body could be checked for
+    hours.
     """
-    probe = at + 1
+    probe, spent = at + 1, 0
     data, data_at = b"", 0
     while probe + BLANK_BYTES <= size:
         if not data_at <= probe or data_at + len(data) < probe + BLANK_BYTES:
@@ -277,23 +280,31 @@ def resync(read: Callable[[int, int], bytes], base: int, at: int, size: int) -> 
             probe = max(data_at + len(data) - BLANK_BYTES + 1, probe + 1)
             continue
         probe = data_at + min(places) - 4
-        if _is_whole(read, base, probe, size):
+        says = _claimed(read, base, probe, size)
+        if says < 0:
             return probe
+        if says and spent <= RECORD_BYTES_MAX + _CHECKS * (probe - at):
+            spent += says
+            if _is_whole(read(says, probe), base + probe):
+                return probe
         probe += 1
     return None
 
 
-def _is_whole(read: Callable[[int, int], bytes], base: int, at: int, size: int) -> bool:
+def _claimed(read: Callable[[int, int], bytes], base: int, at: int, size: int) -> int:
+    """How long the record is that may begin there, by its head; 0: none does, -1: a right blank."""
     head = read(min(HEAD.size, size - at), at)
     says, magic = int.from_bytes(head[:4], "big", signed=True), int.from_bytes(head[4:8], "big")
     if magic == MAGIC_BLANK:
-        return at + says == size
+        return -1 if at + says == size else 0
     if not RECORD_BYTES_MIN <= says <= min(size - at, RECORD_BYTES_MAX):
-        return False
-    if len(head) < HEAD.size or HEAD.unpack(head)[6] != base + at:
-        return False
+        return 0
+    return says if len(head) == HEAD.size and HEAD.unpack(head)[6] == base + at else 0
+
+
+def _is_whole(data: bytes, offset: int) -> bool:
     try:
-        return measure(read(says, at), 0, base + at) == says
+        return bool(data) and measure(data, 0, offset) == len(data)
     except BadRecord:
         return False
 
