@@ -22,6 +22,7 @@ from audit.reading.layout import (
     set_aside,
 )
 from audit.reading.record import MISPLACED, parse
+from audit.reading.scan import scan_columns
 from audit.reading.search import find_record, sync, window
 from audit.reading.storage import Storage, names_in, open_storage
 from audit.reading.strays import Behind, Metered, belongs
@@ -119,13 +120,14 @@ def _ended_before(r: Replica, segment: Segment) -> bool:
 def _note_moved(r: Replica) -> None:
     """Files under the names of the log's segments, or of later ones, that hold a segment which the log has
     not: moved over one of it, or behind its end with a head that is torn, or appended to one."""
-    there, storage = _bases(r), open_storage(r.location)
+    storage = open_storage(r.location)
+    there = _Whole(storage, r)
     try:
         for segment in r.segments:
             try:
                 held = segment, _home_of(storage, r, segment)
                 if held[1] is None and segment.size_bytes > r.segment_bytes:
-                    held = _appended(storage, r, segment)
+                    held = _appended(storage, r, segment, there)
             except OSError:
                 continue  # what cannot be read is told where the log is read
             if held[1] is not None and held[1][0] not in there:
@@ -134,12 +136,13 @@ def _note_moved(r: Replica) -> None:
         storage.close()
 
 
-def _appended(storage: Storage, r: Replica, segment: Segment) -> Moved:
+def _appended(storage: Storage, r: Replica, segment: Segment, there: _Whole) -> Moved:
     """What stands behind a segment in its file, as far as one is long. What would stand there in a larger
-    one was not appended."""
+    one was not appended, where all the files are."""
     size = r.segment_bytes
     home = belongs(Behind(storage, size), segment.file, size, size)
-    if home is not None and home[0] == segment.base + size:
+    larger = all(s.size_bytes > size for s in r.segments)
+    if home is not None and home[0] == segment.base + size and (larger or home[0] in there):
         home = None
     return Segment(segment.base + size, segment.file, segment.size_bytes - size), home
 
@@ -157,16 +160,43 @@ def _home_of(storage: Storage, r: Replica, segment: Segment) -> Interval | None:
     return belongs(storage, segment.file, r.segment_bytes)
 
 
-def _bases(r: Replica) -> set[int]:
-    return {s.base for s in r.segments} | {s.base for s, _ in r.unread}
+class _Whole:
+    """The segments that the log has itself: in a file of that name, sound to the segment's end or the log's.
+    What one lacks that is damaged, or cannot be read, another file may hold. Each is walked once, if it is
+    asked for."""
+
+    def __init__(self, storage: Storage, r: Replica) -> None:
+        self._storage, self._r = storage, r
+        self._files = {s.base: s for s in r.segments}
+        self._told: dict[int, bool] = {}
+
+    def __contains__(self, base: int) -> bool:
+        if base not in self._told:
+            segment = self._files.get(base)
+            try:
+                self._told[base] = segment is not None and self._goes_on(segment)
+            except OSError:
+                self._told[base] = False
+        return self._told[base]
+
+    def _goes_on(self, segment: Segment) -> bool:
+        """Raises OSError."""
+        read, end = segment_reader(self._storage, segment), self._r.segment_end(segment)
+        stop = min(end, self._r.end)
+        run = scan_columns(read, segment.base, stop, segment.base, end, stop, aligned=True)
+        while True:
+            try:
+                next(run)
+            except StopIteration as ended:
+                return segment.base < stop and not ended.value[1]
 
 
 def _note_other_names(r: Replica, segment_bytes: int) -> None:
     """What files of other names hold, of segments that the log has not. ``segment_bytes``: of all replicas,
     as the log may have none; 0: nobody knows, and a file is taken for a whole one."""
-    there = _bases(r)
     known = {s.file for s, _ in r.stray}
     storage = open_storage(r.location)
+    there = _Whole(storage, r)
     try:
         metered = Metered(storage)
         for number, file in enumerate(_other_names(storage)):

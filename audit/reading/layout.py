@@ -362,12 +362,19 @@ def find_ends(replicas: list[Replica]) -> None:
 
 
 def _size_of_most(*logs: list[Segment]) -> int:
-    """With which size were files made? Most have it still, and names that follow each other are so far
-    apart: one that was cut or grew, or was made beside them, is what is wrong. One of 0 bytes tells none."""
+    """With which size were files made? One that was cut or grew, or was made beside the log, is what is
+    wrong, and however many there are in one log they do not tell of the others."""
+    told = Counter(map(_size_told_by, filter(None, logs)))
     sizes = Counter(s.size_bytes for log in logs for s in log)
-    apart = Counter(after.base - before.base for log in logs for before, after in pairwise(log))
-    sizes[0] = 0
-    return max(sizes, key=lambda size: (bool(size) and apart[size], sizes[size], size))
+    return max(told, key=lambda size: (bool(size) and told[size], sizes[size], size), default=0)
+
+
+def _size_told_by(log: list[Segment]) -> int:
+    """Names that follow each other are so far apart, and most files have it still. One of 0 bytes tells
+    none."""
+    sizes = Counter(s.size_bytes for s in log)
+    apart = Counter(after.base - before.base for before, after in pairwise(log))
+    return max(sizes, key=lambda size: (bool(size) and 1 + apart[size], sizes[size], size))
 
 
 def _miss_checkpoints(replicas: list[Replica]) -> None:
@@ -382,7 +389,7 @@ def _set_strays_aside(replica: Replica, size: int) -> None:
     """Segments begin at multiples of their size: what begins elsewhere lies over others, and would be looked
     for on all replicas. Of a store that has segments of another size the bases are told by that.
     Raises OSError."""
-    own = _size_of_most(replica.segments)
+    own = _size_told_by(replica.segments)
     stray = [s for s in replica.segments if s.base % max(1, size) and s.base % max(1, own)]
     storage = open_storage(replica.location)
     try:
