@@ -87,9 +87,14 @@ _SUFFIX: Final = (
     "(exit code 1: some of it cannot be read). Once they are, start its broker."
 )
 _MISPLACED: Final = (
-    "Copy the store to another disk first: a record of it stands elsewhere than it says, and may be the only "
-    "copy of a message. Then put this file back from a replica that is right in it (cp), and keelmq store "
-    "repair, with --from each of the others, makes queues and index."
+    "Copy the store to another disk first, and keep the copy: a record of it stands elsewhere than it says, "
+    "and may be the only copy of a message. Send again from there what is lost, if its senders cannot: behind "
+    "this step an audit may take it for too old. Then put this file back from a replica that is right in it "
+    "(cp), and keelmq store repair, with --from each of the others, makes queues and index."
+)
+_MADE_BEHIND: Final = (
+    "Do what stands above, and audit again: queues and index are made once each file of commitlog has its "
+    "own name."
 )
 _IN_ANOTHER_SUFFIX: Final = (
     "Another replica has it, where a rejoin cuts its log: that one's step comes first; then send the "
@@ -107,9 +112,10 @@ _BEHIND: Final = (
     "keelmq cuts such entries off consumequeue, RocketMQ writes its queue's next message over them."
 )
 _ASIDE: Final = (
-    "With its broker stopped, move this file out of commitlog, and keep it. If no replica has the segment "
-    "that its records name, it is that segment: put it back under that name (unpacked, if it is compressed), "
-    "and audit again."
+    "With its broker stopped, move this file out of commitlog, and keep it (file_corrupt names it). If no "
+    "replica has the segment that its records name, it is that segment: put it back under that name "
+    "(unpacked, if it is compressed; keep also what stands there). Audit again: that tells what fills the "
+    "place where it stood."
 )
 _TOO_LONG: Final = (
     "With its broker stopped, copy this file to another disk, and keep it: what stands in it behind the "
@@ -117,7 +123,7 @@ _TOO_LONG: Final = (
 )
 _ZEROS_BEHIND: Final = "With its broker stopped, this cuts off zeros that stand behind the segment's end."
 _WITH_NOTHING: Final = "the broker with an empty store while"
-_WAITING: Final = frozenset({_NO_SOURCE, _KEEP, _MORE, _IN_ANOTHER_SUFFIX})
+_WAITING: Final = frozenset({_NO_SOURCE, _KEEP, _MORE, _IN_ANOTHER_SUFFIX, _MADE_BEHIND})
 """Steps that wait for others."""
 
 
@@ -285,7 +291,7 @@ class _Advice:
     def _why_no_repair(self, f: Finding, own: Replica) -> str:
         """Of what a repair would mend else; empty: it may."""
         if f.replica in self._kept and f.kind in _BY_REPAIR | _BY_LOG:
-            return _MISPLACED
+            return _kept_words(f, own)
         if f.kind in _BY_LOG and f.replica in self._cut_first:
             return _TOO_LONG
         if f.kind.startswith("cq_") and f.phys_offset >= own.end:  # an index is made anew, queues go on
@@ -388,6 +394,13 @@ class _Advice:
 
 def _is_misnamed(f: Finding) -> bool:
     return f.kind == "file_corrupt" and f.segment.startswith("commitlog/")
+
+
+def _kept_words(f: Finding, own: Replica) -> str:
+    """Of a file that is another segment as a whole there is one step, as its place is not its own."""
+    if f.kind in _BY_REPAIR and f.segment in {file.name for file, _ in own.moved_files}:
+        return _ASIDE
+    return _MADE_BEHIND if f.kind in _BY_LOG and not own.elsewhere else _MISPLACED
 
 
 def _too_long(r: Replica) -> list[Segment]:
