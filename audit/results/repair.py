@@ -88,9 +88,9 @@ _SUFFIX: Final = (
 )
 _MISPLACED: Final = (
     "Copy the store to another disk first, and keep the copy: a record of it stands elsewhere than it says, "
-    "and may be the only copy of a message. Send again from there what is lost, if its senders cannot: behind "
-    "this step an audit may take it for too old. Then put this file back from a replica that is right in it "
-    "(cp), and keelmq store repair, with --from each of the others, makes queues and index."
+    "and may be the only copy of a message. Send again from there what is lost, if its senders cannot: once "
+    "this is done an audit may take it for too old. Then put this file back from a replica that is right in "
+    "it (cp), and keelmq store repair, with --from each of the others, makes queues and index."
 )
 _MADE_BEHIND: Final = (
     "Do what stands above, and audit again: queues and index are made once each file of commitlog has its "

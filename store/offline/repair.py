@@ -10,7 +10,7 @@ that nobody can mend is written into the ledger, so that the broker knows of it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -89,6 +89,20 @@ def repair(
         raise DiskError(f"repairing {root} failed: {error.strerror or error}") from error
     finally:
         lock.release()
+
+
+def _touching(left: list[DamagedRange], segments: list[SegmentInfo]) -> Iterator[list[DamagedRange]]:
+    """Damage of one segment side by side: where the first ends need be no record's end, if nothing but bytes
+    that are no record told it."""
+    row: list[DamagedRange] = []
+    starts = {segment.start for segment in segments}
+    for item in left:
+        if row and (row[-1].until != item.begin or item.begin in starts):
+            yield row
+            row = []
+        row.append(item)
+    if row:
+        yield row
 
 
 class _Repair:
@@ -200,18 +214,35 @@ class _Repair:
         ledger.load()
         places = [d for d in damage if d["file"].isdigit() and d["kind"] != "missing_segment"]
         ends = [int(d["physicalOffset"]) for d in (*places, *filter(None, [outcome.tail]))]
-        for place in sorted(places, key=lambda d: int(d["physicalOffset"])):
-            item = DamagedRange(place["physicalOffset"], place["until"], place["kind"], self._now_ms)
-            row = {"kind": item.kind, "physicalOffset": item.begin, "until": item.until}
-            limit = min((at for at in ends if at >= item.until), default=1 << 63)
-            source, why = self._take(store, segments, item, limit)
-            if source is None:
-                self._whys[item.begin, item.until] = why
-                ledger.note([item])
-                continue
-            outcome.repaired.append(row | {"from": source})
-            for known in [r for r in ledger.ranges if item.begin <= r.begin and r.until <= item.until]:
-                ledger.clear(known)
+        items = [DamagedRange(d["physicalOffset"], d["until"], d["kind"], self._now_ms) for d in places]
+        left: list[DamagedRange] = []
+        for item in sorted(items, key=lambda d: d.begin):
+            if not self._mended(store, segments, item, ends, ledger, outcome):
+                left.append(item)
+        for row in _touching(left, segments):
+            whole = DamagedRange(row[0].begin, row[-1].until, row[0].kind, self._now_ms)
+            if len(row) == 1 or not self._mended(store, segments, whole, ends, ledger, outcome):
+                ledger.note(row)
+
+    def _mended(
+        self,
+        store: StoreDirectory,
+        segments: list[SegmentInfo],
+        item: DamagedRange,
+        ends: list[int],
+        ledger: DamageLedger,
+        outcome: Outcome,
+    ) -> bool:
+        limit = min((at for at in ends if at >= item.until), default=1 << 63)
+        source, why = self._take(store, segments, item, limit)
+        if source is None:
+            self._whys[item.begin, item.until] = why
+            return False
+        row = {"kind": item.kind, "physicalOffset": item.begin, "until": item.until}
+        outcome.repaired.append(row | {"from": source})
+        for known in [r for r in ledger.ranges if item.begin <= r.begin and r.until <= item.until]:
+            ledger.clear(known)
+        return True
 
     def _sync(self) -> None:
         for file in self._files.values():

@@ -453,3 +453,19 @@ def test_no_command_writes_over_a_misplaced_record_while_a_message_is_lost(tmp_p
     told = steps([*both, gone], report.replicas)
     assert not any(step.command for step in told if step.replica == "r0")
     assert any("Copy the store to another disk first" in step.why for step in told)
+
+
+@pytest.mark.parametrize("at", [0, 1000, SEGMENT - 100])
+@pytest.mark.parametrize("count", [1, 8, 100])
+def test_a_repair_that_is_advised_mends_what_was_moved_within_a_file(
+    count: int, at: int, tmp_path: Path
+) -> None:
+    stores, _, _ = make(tmp_path)
+    file = stores[0] / "commitlog" / f"{SEGMENT:020d}"
+    raw = file.read_bytes()
+    file.write_bytes((raw[:at] + bytes(count) + raw[at:])[:SEGMENT])
+    told = _told(run_local(stores, None), "r0")
+    assert {do(step) for step in told if step.command} == ({""} if told else set())
+    assert [f for f in run_local(stores, None).findings if f.severity == "error"] == []
+    end = at if not told else SEGMENT
+    assert look(stores[0], SEGMENT, end) == look(stores[1], SEGMENT, end)

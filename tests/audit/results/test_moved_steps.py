@@ -1,5 +1,5 @@
-"""The promise of the steps about a file that is another segment: done in their order, they put each file in its
-place, and no message is gone behind them."""
+"""The promise of the steps about a file that is another segment: done in their order, they put each file in
+its place, and no message is gone behind them."""
 
 from __future__ import annotations
 

@@ -167,3 +167,17 @@ def test_what_stands_behind_zeros_says_nothing_by_another_history(what: str) -> 
     before = _log(disk, "/ours")
     repair(disk, "/ours", ["/theirs"], config=config("/ours"))
     assert _log(disk, "/ours") == before
+
+
+@pytest.mark.parametrize("at", [0, 1, 3000, SEGMENT - 200])
+@pytest.mark.parametrize("count", [1, 8, 100, -1, -8, -100])
+@pytest.mark.parametrize("which", [0, 1])
+def test_what_was_moved_within_a_file_is_mended_to_the_segments_end(which: int, count: int, at: int) -> None:
+    """No record tells where the damage ends: neither does the last byte that is there."""
+    disk = _stores(120, [], [], shape=SEGMENT)
+    cache = disk.nodes[f"/ours/commitlog/{which * SEGMENT:020}"].cache
+    moved = bytes(cache[:at]) + b"\1" * count + bytes(cache[at + max(-count, 0) :])
+    cache[:] = moved[:SEGMENT].ljust(SEGMENT, b"\0")
+    outcome = repair(disk, "/ours", ["/theirs"], config=config("/ours"))
+    assert (outcome.left, bool(outcome.repaired)) == ([], True)
+    assert _log(disk, "/ours") == _log(disk, "/theirs")
