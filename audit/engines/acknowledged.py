@@ -27,8 +27,8 @@ MISPLACED: Final = 3
 NOTHING: Final = 4
 ENDED_SOMEHOW: Final = 5
 """Ranks: 0 the exact record, 1 the body elsewhere, 2 another body, 3 nothing but a record that names another
-place than where it stands, and was not told to stand there, 4 nothing, 5 nothing but the half of a
-transaction that ended, and nothing tells how."""
+place than where it stands, 4 nothing, 5 nothing but the half of a transaction that ended, and nothing tells
+how."""
 _HALVES: Final = pa.schema(
     [
         ("found_topic", pa.string()),
@@ -186,8 +186,7 @@ def _best(ledger: pa.Table, records: pa.Table) -> pa.Table:
     place = pc.or_(place, pc.and_(pa.array(~half & (how > OPEN)), sent_to))
     rank = pc.if_else(there, pc.if_else(body, pc.if_else(place, 0, 1), 2), NOTHING)
     rank = pc.cast(pc.fill_null(rank, NOTHING), pa.int64()).to_numpy()
-    elsewhere = pc.and_(joined["misplaced"], pc.not_equal(told, joined["offset"]))
-    rank = np.where(np.asarray(pc.fill_null(elsewhere, False)), MISPLACED, rank)
+    rank = np.where(np.asarray(pc.fill_null(joined["misplaced"], False)), MISPLACED, rank)
     rank = np.where(half & (how == UNTOLD), ENDED_SOMEHOW, np.where(half & (how == COMMITTED), NOTHING, rank))
     joined = joined.set_column(joined.schema.get_field_index("how"), "how", pa.array(how))
     joined = joined.append_column("rank", pa.array(rank))

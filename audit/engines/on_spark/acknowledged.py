@@ -42,7 +42,7 @@ def best(lines: DataFrame, records: DataFrame) -> DataFrame:
     rank = (
         F.when(F.col("offset").isNull() | (F.col("half") & (F.col("how") == COMMITTED)), NOTHING)
         .when(F.col("half") & (F.col("how") == UNTOLD), ENDED_SOMEHOW)
-        .when(F.col("misplaced") & (F.col("phys_offset") != F.col("offset")), MISPLACED)
+        .when(F.col("misplaced"), MISPLACED)
         .when(~body, ANOTHER)
         .when(~place, 1)
         .otherwise(0)

@@ -160,6 +160,16 @@ def test_moved_and_misplaced_records_and_a_gap_that_all_have_give_the_same_rows(
     assert {("bytes_differ", "r0"), ("phys_offset_mismatch", "r1")} <= roots
 
 
+def elsewhere_on_all(root: Path) -> tuple[list[Path], Path]:
+    """Of one message all copies name another place, of the next one but one."""
+    stores, writer, ledger = make(root)
+    for n, harmed in ((40, stores), (41, stores[1:])):
+        place = int(str(writer.rows[n]["phys_offset"]))
+        for store in harmed:
+            patch(store, place + 28, (place + 1).to_bytes(8))
+    return stores, ledger
+
+
 def crossed(root: Path) -> tuple[list[Path], Path]:
     stores, _, ledger = misplaced_across_retention(root)
     return stores, ledger
@@ -170,6 +180,7 @@ LAWFUL: dict[str, Callable[[Path], tuple[list[Path], Path | None]]] = {
     "a topic created again": lambda root: topic_created_again(root, 5),
     "expired places": lambda root: delayed_across_retention(root, (0,)),
     "places that crossed": crossed,
+    "places that no copy names": elsewhere_on_all,
     "delayed": lambda root: ([delayed(root, [-1, 1000, 1000, 1007, 1000, 5000])], None),
 }
 
@@ -180,6 +191,7 @@ LAWFUL: dict[str, Callable[[Path], tuple[list[Path], Path | None]]] = {
         "no records",
         "expired places",
         "places that crossed",
+        "places that no copy names",
         # What Spark collects for these is the same again; the local engine looks at each in every run.
         pytest.param("a topic created again", marks=pytest.mark.more),
         pytest.param("delayed", marks=pytest.mark.more),

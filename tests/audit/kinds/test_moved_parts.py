@@ -251,3 +251,20 @@ def test_what_stands_behind_a_segment_in_its_file_was_not_taken_by_retention(
     told = _told(report, "r1")
     assert [step.command for step in told if step.command] == []
     assert any("copy this file to another disk" in step.why for step in told)
+
+
+@PLACED
+@pytest.mark.parametrize("by", [1, 5000, SEGMENT])
+@pytest.mark.parametrize("whole", [0, 1, 2, 3])
+def test_a_message_whose_copies_all_say_that_they_stand_elsewhere_is_lost(
+    whole: int, by: int, placed: bool, tmp_path: Path
+) -> None:
+    """No reader finds one, wherever the ledger told it to stand. ``whole``: so many copies are right."""
+    stores, writer, _ = make(tmp_path)
+    place = at(writer, 40)
+    for store in stores[whole:]:
+        patch(store, place + 28, (place + by).to_bytes(8))
+    report = run_local(stores, _ledger(writer, placed=placed))
+    assert (report.lost, report.none_lost) == (int(not whole), bool(whole))
+    kinds = {f.kind for f in report.findings if f.severity == "error"}
+    assert ("phys_offset_mismatch" in kinds) is (whole < 3)
