@@ -78,6 +78,10 @@ class Disk(Protocol):
 
     def exists(self, path: str) -> bool: ...
     def is_dir(self, path: str) -> bool: ...
+    def size(self, path: str) -> int | None:
+        """Bytes of a file, which is not opened: opening a device may do something. None: it is no regular
+        file, but a folder, a pipe, or a device. Raises OSError."""
+
     def listdir(self, path: str) -> list[str]:
         """Names in ``path``, sorted; empty when the directory does not exist."""
 

@@ -182,6 +182,10 @@ class OsDisk:
     def is_dir(self, path: str) -> bool:
         return os.path.isdir(path)
 
+    def size(self, path: str) -> int | None:
+        found = os.stat(path)
+        return found.st_size if stat.S_ISREG(found.st_mode) else None
+
     def listdir(self, path: str) -> list[str]:
         try:
             return sorted(SPARE.open(lambda: os.listdir(path)))

@@ -468,6 +468,15 @@ class SimDisk:
     def is_dir(self, path: str) -> bool:
         return self._check().is_dir(path)
 
+    def size(self, path: str) -> int | None:
+        machine = self._check()
+        if machine.is_dir(path):
+            return None
+        inode = machine.find(path)
+        if inode is None:
+            raise FileNotFoundError(errno.ENOENT, "no such file", path)
+        return inode.size
+
     def listdir(self, path: str) -> list[str]:
         return self._opens(path).listdir(path)
 

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import json
 import logging
+import struct
 from bisect import bisect_right
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -27,6 +28,7 @@ from zlib import crc32
 
 from model.errors import DiskError
 from model.ids import PhysicalOffset, QueueOffset
+from model.read_ahead import Ahead, Sums
 from runtime.env import Disk, read_file, write_file
 from store.files.record import (
     BLANK_BYTES,
@@ -37,6 +39,7 @@ from store.files.record import (
     RECORD_BYTES_MIN,
     BadRecord,
     Dispatch,
+    body_of,
     measure,
 )
 from store.files.sealed import one_bit_off, turn_back
@@ -49,7 +52,10 @@ RECORD_BYTES_MAX: Final = 128 << 20
 SECTOR_BYTES: Final = 512
 """What a power failure loses, it loses in whole blocks of this size."""
 _BLOCK_BYTES: Final = 1 << 20
-_CHECKS: Final = 16
+_SEARCHED_BYTES: Final = 16 << 10
+"""So far is looked for each magic at once: heads of one kind may stand side by side, and none of another."""
+_PREFIX: Final = struct.Struct(">iI")
+Interval = tuple[int, int]
 _MAGICS: Final = tuple(magic.to_bytes(4, "big") for magic in (MAGIC_V1, MAGIC_V2, MAGIC_BLANK))
 
 
@@ -264,49 +270,80 @@ def resync(read: Callable[[int, int], bytes], base: int, at: int, size: int) -> 
     """Position of the next whole record, or right blank, behind position ``at`` of a segment; or None.
 
     ``read(size, position)`` gives bytes of the segment, which starts at physical ``base`` and has ``size``
-    bytes. A candidate must carry magic, its own physical offset, parts that add up and the right CRC, so
-    that a body with the bytes of another record in it is not taken for one. Candidates are checked together
-    as far as a record may be long and so many times as there are bytes: heads in a body could be checked for
-    hours.
+    bytes. See ``Resync``.
     """
-    probe, spent = at + 1, 0
-    data, data_at = b"", 0
-    while probe + BLANK_BYTES <= size:
-        if not data_at <= probe or data_at + len(data) < probe + BLANK_BYTES:
-            data_at, data = probe, read(min(_BLOCK_BYTES, size - probe), probe)
-        places = [p for magic in _MAGICS if (p := data.find(magic, probe - data_at + 4)) >= 0]
-        if not places:
-            # Three bytes of a magic may stand at the end of this piece: look at them again in the next one.
-            probe = max(data_at + len(data) - BLANK_BYTES + 1, probe + 1)
-            continue
-        probe = data_at + min(places) - 4
-        says = _claimed(read, base, probe, size)
-        if says < 0:
-            return probe
-        if says and spent <= RECORD_BYTES_MAX + _CHECKS * (probe - at):
-            spent += says
-            if _is_whole(read(says, probe), base + probe):
+    ahead = Ahead(lambda position, count: read(count, position), size, _BLOCK_BYTES)
+    return Resync(ahead, base, size).behind(at)
+
+
+class Resync:
+    """Finds where whole records go on in one segment. What lies in memory of it is shared by all searches,
+    and what many heads claim to have is hashed once.
+
+    A candidate must carry magic, its own physical offset, parts that add up and the right CRC, so that a body
+    with the bytes of another record in it is not taken for one.
+    """
+
+    def __init__(
+        self, ahead: Ahead, base: int, size: int, data_from: Callable[[int], Interval | None] | None = None
+    ) -> None:
+        """``data_from``: as that of a file, where zeros that were never written need not be read."""
+        self._ahead, self._base, self._size = ahead, base, size
+        self._data_from, self._data_until = data_from, 0 if data_from is not None else size
+        self._sums = Sums()
+
+    def behind(self, at: int) -> int | None:
+        """Position of the next whole record, or right blank, behind ``at``; or None."""
+        ahead, probe = self._ahead, at + 1
+        while probe + BLANK_BYTES <= self._size:
+            probe = self._written(probe)
+            if probe + BLANK_BYTES > self._size:
+                break
+            here = ahead.at(probe, BLANK_BYTES)
+            data, stop = ahead.data, here + _SEARCHED_BYTES
+            if len(data) - here < BLANK_BYTES:
+                break  # somebody cut the file
+            places = [p for magic in _MAGICS if (p := data.find(magic, here + 4, stop)) >= 0]
+            if not places:
+                # Three bytes of a magic may stand at the end of this piece: look at them again in the next.
+                probe += max(min(stop, len(data)) - here - BLANK_BYTES + 1, 1)
+                continue
+            probe += min(places) - 4 - here
+            if self._is_whole(probe):
                 return probe
-        probe += 1
-    return None
+            probe += 1
+        return None
 
+    def _written(self, probe: int) -> int:
+        """The first position from ``probe`` on at which a record may begin: not in a hole. A few bytes of its
+        size may lie there."""
+        if self._data_from is not None and probe + BLANK_BYTES > self._data_until:
+            found = self._data_from(probe)
+            begin, self._data_until = found if found is not None else (self._size, self._size)
+            return max(probe, begin - 4)
+        return probe
 
-def _claimed(read: Callable[[int, int], bytes], base: int, at: int, size: int) -> int:
-    """How long the record is that may begin there, by its head; 0: none does, -1: a right blank."""
-    head = read(min(HEAD.size, size - at), at)
-    says, magic = int.from_bytes(head[:4], "big", signed=True), int.from_bytes(head[4:8], "big")
-    if magic == MAGIC_BLANK:
-        return -1 if at + says == size else 0
-    if not RECORD_BYTES_MIN <= says <= min(size - at, RECORD_BYTES_MAX):
-        return 0
-    return says if len(head) == HEAD.size and HEAD.unpack(head)[6] == base + at else 0
-
-
-def _is_whole(data: bytes, offset: int) -> bool:
-    try:
-        return bool(data) and measure(data, 0, offset) == len(data)
-    except BadRecord:
-        return False
+    def _is_whole(self, at: int) -> bool:
+        ahead, left = self._ahead, self._size - at
+        here = ahead.at(at, HEAD.size)
+        says, magic = _PREFIX.unpack_from(ahead.data, here)
+        if magic == MAGIC_BLANK:
+            return bool(says == left)
+        if not RECORD_BYTES_MIN <= says <= min(left, RECORD_BYTES_MAX):
+            return False
+        offset = self._base + at
+        if len(ahead.data) - here < HEAD.size or HEAD.unpack_from(ahead.data, here)[6] != offset:
+            return False
+        here = ahead.at(at, says)
+        try:
+            if measure(ahead.data, here, offset, False) != says:
+                return False
+        except BadRecord:
+            return False
+        begin, size = body_of(ahead.data, here)
+        begin += ahead.base
+        found = self._sums.crc(ahead.data, ahead.base, begin, begin + size) & 0x7FFFFFFF
+        return found == int.from_bytes(ahead.data[here + 8 : here + 12], signed=True)
 
 
 def lost_a_page(read: Callable[[int, int], bytes], begin: int, until: int) -> bool:

@@ -16,11 +16,12 @@ from typing import Any, Final
 from model import message as m
 from model.compression import plain_pieces
 from model.errors import DiskError
+from model.read_ahead import Ahead
 from runtime.env import Disk, File, read_file
 from store.files import consume_queue as cq
 from store.files.checkpoint import READ_BYTES as CHECKPOINT_BYTES
 from store.files.checkpoint import Checkpoint
-from store.files.damage import FILE_NAME, DamagedRange, load_ranges, resync
+from store.files.damage import FILE_NAME, DamagedRange, Resync, load_ranges
 from store.files.epoch_file import EpochEntry
 from store.files.epoch_file import decode as decode_epochs
 from store.files.record import (
@@ -35,6 +36,11 @@ from store.files.record import (
 from store.files.segment import NAME_DIGITS
 
 BLOCK_BYTES: Final = 4 << 20
+FILE_BYTES_MAX: Final = (1 << 31) - 1
+"""RocketMQ keeps the size of a file of log, queue or index as an int; there are no larger ones here."""
+NOT_REGULAR: Final = "not a regular file"
+NOTE_BYTES_MAX: Final = 256 << 20
+"""As the largest table that the audit reads."""
 NEW_INDEX: Final = ".index-rebuilt"
 """There from the first file of a new index until the last one is in its place."""
 SIGNS: Final = ("commitlog", "checkpoint", "epochFileCheckpoint")
@@ -89,7 +95,12 @@ def must_be_store(disk: Disk, root: str) -> None:
 class StoreDirectory:
     """Reads one store. Raises DiskError when a file cannot be read."""
 
-    def __init__(self, disk: Disk, root: str) -> None:
+    def __init__(self, disk: Disk, root: str, *, lenient: bool = False) -> None:
+        """``lenient``: the store is read without those files of log, queues and index that no store can hold;
+        else the first one is an error."""
+        self.unfit: dict[str, str] = {}
+        """Those, by their paths below the root, as far as they were met; and why."""
+        self._lenient = lenient
         self.root = root.rstrip("/") or "/"
         self.progress: Callable[[int], None] = lambda size: None
         """Hears how many bytes of the log were read on, for a progress bar."""
@@ -124,6 +135,14 @@ class StoreDirectory:
         except OSError as error:
             raise DiskError(f"reading {path} failed: {error.strerror or error}") from error
 
+    def data_from(self, path: str, at: int) -> tuple[int, int] | None:
+        """As that of the open file. Raises DiskError."""
+        self.read(path, 0, 0)
+        try:
+            return self._files[path].data_from(at)
+        except OSError as error:
+            raise DiskError(f"reading {path} failed: {error.strerror or error}") from error
+
     def size(self, path: str) -> int:
         """Bytes of a file of the store."""
         self.read(path, 0, 0)
@@ -133,12 +152,28 @@ class StoreDirectory:
         found: list[SegmentInfo] = []
         for name in self._disk.listdir(path):
             if len(name) == NAME_DIGITS and name.isdigit():
-                file = self._disk.open(f"{path}/{name}")
-                try:
-                    found.append(SegmentInfo(int(name), file.size(), f"{path}/{name}"))
-                finally:
-                    file.close()
+                size = self._fit(f"{path}/{name}")
+                if size is not None:
+                    found.append(SegmentInfo(int(name), size, f"{path}/{name}"))
         return found
+
+    def _fit(self, path: str) -> int | None:
+        """Bytes of a file that a store may hold; None if it is another one."""
+        try:
+            size = self._disk.size(path)
+            if size is not None and size <= FILE_BYTES_MAX:
+                return size
+            many = f"{size} bytes, no such file has more than {FILE_BYTES_MAX}"
+            why = NOT_REGULAR if size is None else many
+        except OSError as error:
+            folder, _, name = path.rpartition("/")
+            if isinstance(error, FileNotFoundError) and name not in self._disk.listdir(folder):
+                return None  # retention took it just now
+            why = error.strerror or str(error)
+        if not self._lenient:
+            raise DiskError(f"{path}: {why}")
+        self.unfit[path.removeprefix(f"{self.root}/")] = why
+        return None
 
     # -- CommitLog -------------------------------------------------------------------------------------
 
@@ -181,7 +216,7 @@ class StoreDirectory:
                 if bad.kind != "unreadable_region":  # its parts fit: the next record is where it says
                     following: int | None = at + int(head[0])
                 else:
-                    following = resync(window.read, segment.start, at, segment.size)
+                    following = window.resync(at)
                 if following is not None:
                     yield Damage(bad.kind, offset, segment.start + following, segment.name, str(bad))
                     at = following
@@ -222,6 +257,12 @@ class StoreDirectory:
             return b""
         return self.read(segment.path, max(min(until, segment.end) - begin, 0), begin - segment.start)
 
+    def record_bytes(self, offset: int, size: int) -> bytes:
+        """The bytes of the log at ``offset`` if what begins there says that it has ``size``; else none: who
+        asks may have any number from the disk."""
+        says = int.from_bytes(self.log_bytes(offset, offset + 4), "big", signed=True)
+        return self.log_bytes(offset, offset + size) if says == size else b""
+
     def record_at(self, offset: int) -> Record | None:
         """The record that begins at ``offset``; its CRC is not looked at."""
         segment = self.segment_at(offset)
@@ -252,7 +293,10 @@ class StoreDirectory:
 
     def damaged(self) -> list[DamagedRange]:
         """What the ledger of a keelmq broker says of this store."""
-        return load_ranges(self._disk, f"{self.root}/{FILE_NAME}")
+        path = f"{self.root}/{FILE_NAME}"
+        if self._disk.exists(path):
+            self._must_be_note(path)
+        return load_ranges(self._disk, path)
 
     def queue_entries(self, topic: str, queue_id: int) -> Iterator[tuple[int, int, int, int]]:
         """(index, physical offset, size, tags code) of a queue up to its first empty entry, or file that is
@@ -284,14 +328,21 @@ class StoreDirectory:
         return [
             f"{self.root}/index/{name}"
             for name in self._disk.listdir(f"{self.root}/index")
-            if len(name) == 17 and name.isdigit()
+            if len(name) == 17 and name.isdigit() and self._fit(f"{self.root}/index/{name}") is not None
         ]
 
     def epochs(self) -> list[EpochEntry]:
         """The epochs; none when there is no file. Raises DiskError when it is damaged."""
         if not self._disk.exists(self._epoch_path):
             return []
+        self._must_be_note(self._epoch_path)
         return decode_epochs(read_file(self._disk, self._epoch_path))
+
+    def _must_be_note(self, path: str) -> None:
+        """Raises DiskError: who reads a note reads all of it."""
+        size = self._disk.size(path)
+        if size is None or size > NOTE_BYTES_MAX:
+            raise DiskError(f"{path}: {NOT_REGULAR if size is None else f'{size} bytes'}")
 
     @property
     def has_checkpoint(self) -> bool:
@@ -312,44 +363,49 @@ class _Window:
     def __init__(self, store: StoreDirectory, segment: SegmentInfo) -> None:
         self.segment = segment
         self.data = b""
-        self._store = store
-        self._start = 0
-
-    def read(self, size: int, position: int) -> bytes:
-        """Bytes of the segment, past what is in ``data``."""
-        return self._store.read(self.segment.path, size, position)
+        self._store, self._begin = store, 0
+        self._ahead = Ahead(lambda at, size: store.read(segment.path, size, at), segment.size, BLOCK_BYTES)
+        self._resync = Resync(self._ahead, segment.start, segment.size, self._data_from)
 
     def place(self, position: int) -> int:
-        """Where ``position`` is in ``data``; a new piece is read when fewer bytes than a head follow it."""
-        here = position - self._start
-        if here < 0 or len(self.data) - here < min(HEAD.size, self.segment.size - position):
-            self._load(position, BLOCK_BYTES)
-            here = 0
+        """Where ``position`` is in ``data``, with as many bytes as a head has behind it, if there are."""
+        return self._moved(self._ahead.at(position, HEAD.size))
+
+    def _moved(self, here: int) -> int:
+        self.data = self._ahead.data
+        self._store.progress(max(self._ahead.base - self._begin, 0))
+        self._begin = self._ahead.base
         return here
 
     def grow(self, position: int) -> bool:
         """Read on until the record at ``position`` is in ``data``; False when the segment is too short."""
-        here = position - self._start
+        here = self.place(position)
         size = int.from_bytes(self.data[here : here + 4], "big")
         if position + size > self.segment.size or size <= len(self.data) - here:
             return False
-        self._load(position, max(size, BLOCK_BYTES))
-        return len(self.data) >= size
+        here = self._moved(self._ahead.at(position, size))
+        return len(self.data) - here >= size
 
-    def _load(self, position: int, size: int) -> None:
-        self._store.progress(max(position - self._start, 0))
-        self._start = position
-        self.data = self._store.read(self.segment.path, min(size, self.segment.size - position), position)
+    def resync(self, position: int) -> int | None:
+        """The position of the next whole record behind ``position``."""
+        return self._resync.behind(position)
 
     def data_end(self, position: int) -> int:
         """The position behind the last byte that is not zero, at or behind ``position``."""
-        end = position
-        for at in range(position, self.segment.size, BLOCK_BYTES):
-            block = self._store.read(self.segment.path, min(BLOCK_BYTES, self.segment.size - at), at)
-            kept = len(block.rstrip(b"\0"))
-            if kept:
-                end = at + kept
+        end = at = position
+        while at < self.segment.size and (found := self._data_from(at)) is not None:
+            at, stop = found[0], min(found[1], self.segment.size)
+            while at < stop and (
+                block := self._store.read(self.segment.path, min(BLOCK_BYTES, stop - at), at)
+            ):
+                kept = len(block.rstrip(b"\0"))
+                end, at = at + kept if kept else end, at + len(block)
+            if at < stop:
+                break  # somebody cut the file
         return end
+
+    def _data_from(self, position: int) -> tuple[int, int] | None:
+        return self._store.data_from(self.segment.path, position)
 
 
 def dump(record: Record) -> dict[str, Any]:

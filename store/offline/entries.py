@@ -82,7 +82,7 @@ class EntryCheck:
             return record.topic == SCHEDULE_TOPIC or tags_code < TAGS_CODE_MIN
         if size == PRE_BLANK_SIZE or size <= 0 or offset < 0 or offset in self.unbelieved:
             return False
-        data = self._store.log_bytes(offset, offset + size)
+        data = self._store.record_bytes(offset, size)
         try:
             if measure(data, 0, offset, False) != size:
                 return False

@@ -133,7 +133,7 @@ class _Repair:
             damage, outcome.left = [], [*outcome.left, _MORE]
         outcome.left += self._rows(damage)
         if cut_tail and outcome.tail is not None:
-            with StoreDirectory(self._disk, self._root) as store:
+            with StoreDirectory(self._disk, self._root, lenient=True) as store:
                 self._erase(store.segments(), outcome.tail["physicalOffset"])
             outcome.tail_cut = True
             self._sync()
@@ -160,7 +160,7 @@ class _Repair:
         """Take over what most copies of a record have; returns what is not decided."""
         if not self._peers:
             return []
-        with StoreDirectory(self._disk, self._root) as store:
+        with StoreDirectory(self._disk, self._root, lenient=True) as store:
             shape = self._shape(store)
             try:
                 compared = Comparison(self._disk, self._root, self._peers, self._parser, shape)
@@ -186,9 +186,11 @@ class _Repair:
         return shape_of(store, verify.shape_in(self._config))
 
     def _mend(self, damage: list[Row], outcome: Outcome) -> None:
-        with StoreDirectory(self._disk, self._root) as store:
+        with StoreDirectory(self._disk, self._root, lenient=True) as store:
             self._mend_log(store, store.segments(), damage, outcome)
             kinds = {place["kind"] for place in damage}
+            if "file_unreadable" in kinds:
+                return  # what is made of the log waits until all of it can be read
             if kinds & {"cq_missing", "cq_wrong", "cq_dangling"}:
                 drop_unbelieved(self._disk, store)
                 gone = [place["file"] for place in damage if is_queue_file(place["file"])]
@@ -267,7 +269,7 @@ class _Repair:
         until = item.until + len(behind)
         whys: list[str] = []
         for peer in self._peers:
-            with StoreDirectory(self._disk, peer) as other:
+            with StoreDirectory(self._disk, peer, lenient=True) as other:
                 data = other.log_bytes(begin, until)
             try:
                 inner = check(

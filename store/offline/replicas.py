@@ -48,7 +48,7 @@ class Replica:
     """One store to compare with; ``at`` says in which epoch an offset lies there."""
 
     def __init__(self, disk: Disk, root: str) -> None:
-        self.store = StoreDirectory(disk, root)
+        self.store = StoreDirectory(disk, root, lenient=True)
         self.epochs = self.store.epochs()
         confirmed = self.store.checkpoint().confirm_offset
         self.limit = confirmed if confirmed > 0 else 1 << 62

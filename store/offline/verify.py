@@ -10,7 +10,7 @@ process died; a recovery drops it and it is no damage. Bytes that are no record 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from model.config import StoreConfig
@@ -50,7 +50,7 @@ def verify(
     ``config`` gives the shape of the index files and the delay levels; ``reach``: others know that
     the log goes on up to there. Raises DiskError when the directory cannot be read at all.
     """
-    with StoreDirectory(disk, root) as store:
+    with StoreDirectory(disk, root, lenient=True) as store:
         if progress is not None:
             total = sum(segment.size for segment in store.segments())
             store.progress = lambda size: progress(size, total)
@@ -103,6 +103,7 @@ class _Verification:
         except DiskError as error:
             epochs = []
             self._note(Damage("epoch_file_corrupt", 0, 0, "epochFileCheckpoint", str(error)))
+        self._damage = [*self._unfit(), *self._damage][:DAMAGE_MAX]
         return {
             "ok": not self._damage,
             "records": self._records,
@@ -113,6 +114,11 @@ class _Verification:
             "damage": [item.to_json() for item in self._damage],
             "tail": self._tail,
         }
+
+    def _unfit(self) -> Iterator[Damage]:
+        for path, why in sorted(self._store.unfit.items()):
+            begin = int(path.rpartition("/")[2]) if path.startswith("commitlog/") else 0
+            yield Damage("file_unreadable", begin, begin, path, why)
 
     def _note_log(self, damage: Damage) -> None:
         self._damaged_to = max(self._damaged_to, damage.until)
@@ -234,7 +240,7 @@ class _Verification:
 
     def _at(self, offset: int, size: int) -> Dispatch | None:
         """What the record at ``offset`` says, None when no record of ``size`` bytes is there."""
-        data = self._store.log_bytes(offset, offset + size)
+        data = self._store.record_bytes(offset, size)
         try:
             return self._parser.one(data, 0, size) if measure(data, 0, offset, False) == size else None
         except BadRecord:

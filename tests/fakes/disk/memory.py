@@ -219,6 +219,9 @@ class FaultyDisk:
     def is_dir(self, path: str) -> bool:
         return path in self.dirs
 
+    def size(self, path: str) -> int | None:
+        return None if path in self.dirs else self.open(path).size()
+
     def listdir(self, path: str) -> list[str]:
         prefix = path.rstrip("/") + "/"
         names = {p[len(prefix) :].split("/")[0] for p in (*self.nodes, *self.dirs) if p.startswith(prefix)}

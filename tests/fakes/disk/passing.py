@@ -20,6 +20,9 @@ class PassingDisk:
     def is_dir(self, path: str) -> bool:
         return self._disk.is_dir(path)
 
+    def size(self, path: str) -> int | None:
+        return self._disk.size(path)
+
     def listdir(self, path: str) -> list[str]:
         return self._disk.listdir(path)
 
