@@ -207,6 +207,11 @@ class _Verification:
         self._end = record.physical_offset + record.size
         self._last = record
         self._index.take(record)
+        if record.queue_offset < 0 and not record.sys_flag & TRANSACTION_PREPARED:
+            text = f"the record says entry {record.queue_offset}: it is in no queue"
+            file = f"consumequeue/{record.topic}/{record.queue_id}"
+            self._note(Damage("cq_missing", record.physical_offset, self._end, file, text))
+            return
         if not record.sys_flag & TRANSACTION_PREPARED and self._end <= self._queued_to:
             for item in self._places.take(record):
                 self._placed(item)

@@ -237,3 +237,17 @@ def test_an_entry_that_claims_much_has_nothing_read_for_it(tmp_path: Path) -> No
     assert len([r for r in verdict["damage"] if r["kind"] == "cq_dangling"]) == len(data) // 20
     whole = sum(file.stat().st_size for file in (root / "commitlog").iterdir())
     assert sum(disk.sizes) <= 3 * whole
+
+
+@pytest.mark.parametrize("place", [-1, -5, -(1 << 63)])
+def test_a_record_that_says_a_place_before_the_first_is_damage(place: int, tmp_path: Path) -> None:
+    root = _written(tmp_path)
+    log = bytearray((root / FIRST).read_bytes())
+    at = struct.unpack_from(">i", log)[0]
+    struct.pack_into(">q", log, at + 20, place)
+    (root / FIRST).write_bytes(log)
+    text = f"the record says entry {place}: it is in no queue"
+    rows = verify(OsDisk(), str(root), config())["damage"]
+    assert [r["kind"] for r in rows if r["text"] == text and r["physicalOffset"] == at] == ["cq_missing"]
+    outcome = repair(OsDisk(), str(root), [], config=config())
+    assert text in [r["why"] for r in outcome.left]
