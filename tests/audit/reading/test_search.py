@@ -246,3 +246,38 @@ def test_a_segment_of_long_records_under_another_name_is_told_and_no_other_store
     ]
     assert rows == [("file_corrupt", "r0", f"commitlog/{name}", f"records of {0:020d}")]
     assert (report.lost == 0) == name.endswith(".bak")
+
+
+@pytest.mark.parametrize("gap", [0, 1, 4000, 60_000, WINDOW - 100, WINDOW, WINDOW + 1, 3 * WINDOW])
+def test_a_record_is_found_wherever_a_window_ends(gap: int) -> None:
+    for at in range(gap, gap + 110, 7):
+        own = bytes(at) + record(at, 0, b"x" * 50) + bytes(100)
+        moved = bytes(at) + record(LOG + at, 0, b"x" * 50) + bytes(100)
+        assert find_record(_counted(own)[0], 0, len(own), LOG) == at
+        assert Search(_counted(moved)[0], LOG).find_moved(0, len(moved), LOG) == at
+        assert Search(_counted(moved)[0], LOG).find_moved(0, at + 1, LOG) == at
+        assert Search(_counted(moved)[0], LOG).find_moved(0, at, LOG) == -1
+        assert Search(_counted(moved)[0], 1 << 62, once=True).find_home(len(moved), LOG) == LOG
+
+
+def test_a_sound_record_behind_heads_that_claim_it_is_found(hashed: list[int], tmp_path: Path) -> None:
+    count = 4000
+    log = _nested(0, count, fails=True)[: 100 * count + 100]
+    sound = record(len(log), 0, b"sound")
+    (tmp_path / "x").write_bytes(log + sound + bytes(LOG))
+    assert belongs(LocalStorage(str(tmp_path)), "x", 16 * LOG) == (0, 16 * LOG)
+    assert sum(hashed) <= 4 * LOG + 2048 * count
+
+
+@pytest.mark.parametrize("size", [100, WINDOW - 300, WINDOW, 3 * WINDOW])
+@pytest.mark.parametrize("before", [0, 1, 511])
+def test_a_record_that_is_longer_than_a_window_tells_of_its_file(
+    before: int, size: int, tmp_path: Path
+) -> None:
+    rotten = bytearray(record(LOG + before, 0, b"y" * size))
+    rotten[100] ^= 1
+    data = bytes(before) + rotten + record(LOG + before + len(rotten), 0, b"x" * size)
+    (tmp_path / "whole").write_bytes(data)
+    (tmp_path / "cut").write_bytes(data[:-1])
+    assert belongs(LocalStorage(str(tmp_path)), "whole", LOG) == (LOG, 2 * LOG)
+    assert belongs(LocalStorage(str(tmp_path)), "cut", LOG) is None
