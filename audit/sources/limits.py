@@ -14,6 +14,8 @@ _MAPPED_BYTES_MAX: Final = (1 << 31) - 1
 _WHOLE_BYTES_MAX: Final = 512 * 1024 * 1024
 _TABLE_BYTES_MAX: Final = 256 * 1024 * 1024
 _NOTE_BYTES_MAX: Final = 1024 * 1024
+_ANY: Final = (1 << 63) - 1
+_SEGMENT_DIGITS: Final = 20
 _BYTES_MAX: Final = {
     "commitlog": _MAPPED_BYTES_MAX,
     "consumequeue": _MAPPED_BYTES_MAX,
@@ -28,7 +30,9 @@ _BYTES_MAX: Final = {
 
 def bytes_max(path: str) -> int:
     """Of a file, by its path below the store; one that lies beside the folders is a note of a few lines."""
-    folder, slash, _ = path.partition("/")
+    folder, slash, name = path.partition("/")
+    if folder == "commitlog" and not (len(name) == _SEGMENT_DIGITS and name.isdigit()):
+        return _ANY  # somebody's: several segments in one file, say. It is read as far as one is long
     return _BYTES_MAX.get(folder, _MAPPED_BYTES_MAX if slash else _NOTE_BYTES_MAX)
 
 

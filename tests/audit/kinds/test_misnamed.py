@@ -3,6 +3,7 @@ nothing, no retention took; nobody is told to empty that store."""
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Callable
 from functools import partial
@@ -235,6 +236,17 @@ def test_a_shortened_copy_beside_a_log_is_found_by_the_others_size(emptied: bool
     report = run_local(stores, None)
     assert [(f.replica, f.segment, f.found) for f in _of(report, "file_corrupt")] == [
         ("r1", f"commitlog/{SEGMENT:020d}.bak", f"records of {SEGMENT:020d}")
+    ]
+
+
+def test_a_file_that_is_longer_than_any_segment_is_looked_at_as_far_as_one_is_long(tmp_path: Path) -> None:
+    """As one into which somebody put several segments."""
+    stores, _, ledger = _group(tmp_path, (1,), _as_old)
+    old = stores[1] / "commitlog" / f"{0:020d}.old"
+    os.truncate(old, 3 << 30)
+    report = run_local(stores, ledger)
+    assert [(f.replica, f.segment, f.found) for f in _of(report, "file_corrupt")] == [
+        ("r1", f"commitlog/{0:020d}.old", f"records of {0:020d}")
     ]
 
 
