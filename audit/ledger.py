@@ -237,6 +237,8 @@ def json_files(path: str) -> list[str]:
     """The files of a folder of JSON lines, as Spark writes them, by name; none: it has Parquet. Raises
     ConfigError on other files among them, and on histories."""
     names = sorted(name for name in os.listdir(path) if not name.startswith((".", "_")))
+    if "commitlog" in names:
+        raise ConfigError(f"{shown(path)}: this is a store, as it has a commitlog, and no ledger")
     found = [name for name in names if _OF_LINES.search(name)]
     if found and len(found) < len(names):
         other = next(name for name in names if name not in found)

@@ -6,6 +6,8 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
+from difflib import get_close_matches
 from typing import Final
 
 import pyarrow as pa
@@ -18,8 +20,11 @@ PLACES: Final = ("offsetFrom", "offsetUntil")
 TIMES: Final = ("timeFrom", "timeUntil")
 QUEUES: Final = {"topic": "topic", "queueId": "queue_id"}
 OF_STREAMS: Final = ("upTo", "startingOffsets", "failOnDataLoss")
+STREAMED: Final = ("records", "damage")
+"""Tables that a stream has."""
 OF_ALL: Final = ("path", "paths", "table", "columns")
 PUSHED: Final = "pushFilters"
+_SPELT: Final = {name.lower(): name for name in (*PLACES, *TIMES, *QUEUES, *OF_STREAMS, *OF_ALL, PUSHED)}
 WANTED: Final = {
     "offsetFrom": "a physical offset, bytes",
     "offsetUntil": "a physical offset, bytes",
@@ -36,20 +41,27 @@ def lowered(options: Mapping[str, str]) -> dict[str, str]:
 
 def check(table: str, schema: pa.Schema, options: Mapping[str, str], *, stream: bool | None = None) -> None:
     """``stream``: whether the options are those of a stream; None: not known yet. Raises ConfigError."""
-    own = of_table(table, schema)
-    known = {*own, *(OF_STREAMS if stream is not False else ()), *((PUSHED,) if not stream else ())}
-    names = {name.lower(): name for name in known}
-    everywhere = {name.lower() for name in (*PLACES, *TIMES, *QUEUES, *OF_STREAMS, PUSHED)}
-    for name in options:
-        if name.lower() in names or name.lower() in {one.lower() for one in OF_ALL}:
+    own = {*of_table(table, schema), *((PUSHED,) if not stream else ()), *(OF_STREAMS if stream else ())}
+    names = {name.lower() for name in (*own, *OF_ALL, *(OF_STREAMS if stream is None else ()))}
+    for given in options:
+        name = _SPELT.get(given.lower(), given)  # Spark makes the letters of names small
+        if name.lower() in names:
             continue
-        if name.lower() in {one.lower() for one in OF_STREAMS}:
+        if name in OF_STREAMS:
             raise ConfigError(f"format {NAME}: {name} is an option of streams")
-        if name.lower() == PUSHED.lower():
+        if name == PUSHED:
             raise ConfigError(f"format {NAME}: {name} is no option of streams")
-        why = f"table {table} cannot use" if name.lower() in everywhere else "there is no"
-        listed = ", ".join([*sorted(known), *OF_ALL[2:]])
-        raise ConfigError(f"format {NAME}: {why} option {name}; {table} has {listed}")
+        why = f"table {table} cannot use option {name}" if name in _SPELT.values() else _unknown(name, own)
+        listed = ", ".join([*sorted(own), *OF_ALL[2:]])
+        also = (
+            f"; a stream has {', '.join(OF_STREAMS)} besides" if stream is None and table in STREAMED else ""
+        )
+        raise ConfigError(f"format {NAME}: {why}; {table} has {listed}{also}")
+
+
+def _unknown(name: str, own: AbstractSet[str]) -> str:
+    near = get_close_matches(name.lower(), [one.lower() for one in (*own, *OF_ALL[2:])], 1)
+    return f"there is no option {name}" + (f", but {_SPELT[near[0]]}" if near else "")
 
 
 def of_table(table: str, schema: pa.Schema) -> tuple[str, ...]:

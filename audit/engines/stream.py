@@ -14,7 +14,7 @@ from typing import Any, Final
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
-from audit.engines.options import NAME
+from audit.engines.options import NAME, STREAMED
 from audit.engines.tables import TableReader, Wanted, schema_of
 from audit.reading.aside import find_own_ends
 from audit.reading.layout import Replica, load
@@ -26,7 +26,6 @@ EVENT: Final = pa.field("event", pa.string())
 RECORD_EVENT: Final = "record"
 TRUNCATED: Final = "truncated"
 EXPIRED: Final = "expired"
-STREAMED: Final = ("records", "damage")
 _NEWEST: Final = "latest"
 
 

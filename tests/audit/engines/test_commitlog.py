@@ -87,10 +87,18 @@ def test_filters_leave_segments_out(session: Any, stores: list[Path]) -> None:
         ({"offsetFrom": "one"}, "offsetFrom='one': expected a physical offset, bytes"),
         ({"timefrom": "2026-11-29"}, "timeFrom='2026-11-29': expected ms since 1970"),
         ({"queueId": "x"}, "queueId='x'"),
-        ({"offsetForm": "1"}, "there is no option offsetForm; records has .*offsetFrom"),
+        (
+            {"offsetform": "1"},
+            "there is no option offsetform, but offsetFrom; records has offsetFrom, .*timeUntil, topic, "
+            "table, columns; a stream has upTo, startingOffsets, failOnDataLoss besides",
+        ),
+        (
+            {"offsetform": "1", "table": "offsets"},
+            "no option offsetform; offsets has .*topic, table, columns$",
+        ),
         ({"pushFilters": "maybe"}, "pushFilters='maybe' is neither true nor false"),
         ({"columns": " , "}, "columns names no column"),
-        ({"upTo": "written"}, "upTo is an option of streams"),
+        ({"upto": "written"}, "upTo is an option of streams"),
         ({"startingOffsets": "latest"}, "startingOffsets is an option of streams"),
         ({"table": "epochs", "topic": "T"}, "table epochs cannot use option topic"),
         ({"table": "damage", "timeFrom": "1"}, "table damage cannot use option timeFrom"),

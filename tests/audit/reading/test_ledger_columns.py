@@ -157,6 +157,13 @@ def test_what_is_wrong_in_a_folder_is_named(folder: Path) -> None:
         read_ledger(str(folder))
 
 
+def test_a_store_is_no_ledger(tmp_path: Path) -> None:
+    (tmp_path / "commitlog").mkdir()
+    (tmp_path / "bootId.json").write_text("{}")
+    with pytest.raises(ConfigError, match="this is a store, as it has a commitlog, and no ledger"):
+        read_ledger(str(tmp_path))
+
+
 def test_a_folder_that_is_neither_says_what_is_taken(tmp_path: Path) -> None:
     (tmp_path / "l").mkdir()
     lines(tmp_path / "l" / "acked.txt", ROW)
