@@ -21,6 +21,7 @@ from audit.reading.beside import EPOCHS
 from audit.reading.layout import CHECKPOINT, Replica, Segment
 from audit.results.right import Right, is_repairable
 from audit.results.stretches import is_blank_behind
+from audit.results.tables import FROM_ITS_COPY, from_its_copy
 
 _BY_REPAIR: Final = frozenset({"crc_mismatch", "bytes_differ", "unreadable_region", "phys_offset_mismatch"})
 _BY_LOG: Final = frozenset({"cq_wrong", "cq_missing", "cq_dangling", "index_wrong", "index_missing"})
@@ -225,6 +226,7 @@ class _Advice:
         self._replicas = {r.name: r for r in replicas}
         self._right = Right(findings, replicas)
         self._cut = [f for f in findings if f.kind == "divergent_suffix" and f.severity == ERROR]
+        self._wrong_files = {r.name: {f.segment for f in findings if f.replica == r.name} for r in replicas}
         self._anew, self._leader = self._first_anew(findings)
         if self._anew is not None:
             self._right.leave_out(self._anew)
@@ -282,6 +284,8 @@ class _Advice:
 
     def _of_file(self, f: Finding, own: Replica) -> tuple[str, str, str] | None:
         """Of what goes by whole files."""
+        if f.kind in _PUT_BACK and (back := from_its_copy(f.segment, own, self._wrong_files[own.name])):
+            return self._if_plain(own, back, FROM_ITS_COPY)
         if _is_misnamed(f):
             return self._put_right.get((f.replica, f.segment.removeprefix("commitlog/")))  # then it is right
         if f.kind == "unreadable_region" and f.found.endswith(BEHIND):
