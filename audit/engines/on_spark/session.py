@@ -35,6 +35,8 @@ LEAST: Final = "spark.keelmq.leastPartitions"
 """There only where the user's configuration does not say how many partitions a shuffle has."""
 TASK_ROWS: Final = 500_000
 """Of a shuffle: about 300 MiB of a task's memory."""
+SMALL_TASK_ROWS: Final = 20_000
+"""With fewer a task takes longer to start than to run."""
 
 LOOPBACK: Final = "127.0.0.1"
 GATEWAY: Final = "PYSPARK_GATEWAY_PORT"
@@ -132,10 +134,17 @@ def settings(
 
 
 def spread(session: SparkSession, rows: int) -> None:
-    """Shuffle in tasks of about ``TASK_ROWS`` from now on, unless the user's configuration says otherwise."""
+    """Shuffle in tasks of ``SMALL_TASK_ROWS`` to about ``TASK_ROWS`` from now on, unless the user's
+    configuration says otherwise."""
     least = session.conf.get(LEAST, None)
     if least is not None:
-        session.conf.set(PARTITIONS, str(max(int(least), -(-rows // TASK_ROWS))))
+        session.conf.set(PARTITIONS, str(partitions(int(least), rows)))
+
+
+def partitions(least: int, rows: int) -> int:
+    """``least``: but for few rows."""
+    few = max(1, -(-rows // SMALL_TASK_ROWS))
+    return max(min(least, few), -(-rows // TASK_ROWS))
 
 
 def set_elsewhere(environ: Mapping[str, str]) -> set[str]:

@@ -347,6 +347,26 @@ def test_audits_leave_nothing_in_the_programs_session(engine: object, tmp_path: 
     assert context._jsc.sc().dagScheduler().activeQueryToJobs().isEmpty(), "jobs that no query ends"
 
 
+@pytest.mark.parametrize(
+    ("rows", "wanted"),
+    [
+        (0, 1),
+        (6071, 1),
+        (20_001, 2),
+        (64 * 20_000, 64),
+        (32_000_000, 64),
+        (32_000_001, 65),
+        (100_000_000, 200),
+        (10_000_000_000, 20_000),
+    ],
+)
+def test_a_shuffle_of_few_rows_has_few_tasks(rows: int, wanted: int) -> None:
+    """On a cluster a small group's audit spent most of its time in starting 64 of them a shuffle."""
+    from audit.engines.on_spark.session import LEAST, partitions, settings
+
+    assert partitions(int(settings("spark://one:7077", "log", {}, set())[LEAST]), rows) == wanted
+
+
 def test_what_the_user_sets_wins(tmp_path: Path) -> None:
     from audit.engines.on_spark.session import LEAST, set_elsewhere, settings
 
@@ -387,10 +407,10 @@ def test_spark_counts_them_too_and_cuts_long_queues(
 ) -> None:
     """One after the other, in stretches of the log that several tasks look at."""
     from audit.engines import spark
-    from audit.engines.on_spark.session import PARTITIONS, spread
+    from audit.engines.on_spark.session import LEAST, PARTITIONS
 
     conf = cast(spark.SparkEngine, engine)._session.conf
-    least = int(conf.get(PARTITIONS) or 0)
+    least = int(conf.get(LEAST) or 0)
     monkeypatch.setattr("audit.engines.on_spark.session.TASK_ROWS", 20)
     monkeypatch.setattr("audit.bounded.LISTED_MAX", 5)
     monkeypatch.setattr("audit.engines.on_spark.runs.STRETCH_BYTES", 1500)
@@ -404,8 +424,6 @@ def test_spark_counts_them_too_and_cuts_long_queues(
     check_counted(report)
     rows = max(report.records, report.ledger_lines)
     assert int(conf.get(PARTITIONS) or 0) == -(-rows // 20) > least, "so no task of a shuffle gets more"
-    spread(cast(spark.SparkEngine, engine)._session, 0)
-    assert int(conf.get(PARTITIONS) or 0) == least
     assert report.findings == run_local(stores, ledger).findings
 
 
