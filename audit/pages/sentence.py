@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from typing import Final
 
 from audit.findings import ERROR, WARN
-from audit.pages.html import number
+from audit.pages.html import number, size
 from audit.results.evidence import stamp
 from audit.results.losses import Window
 
@@ -20,6 +20,7 @@ _NONE_LOST: Final = "No acknowledged message of the ledger is lost."
 _WORSE: Final = ("diverged", "unfinished")
 _TOPICS_MAX: Final = 3
 _OF_ALL: Final = frozenset({"queue_gap", "queue_order", "dup_queue_offset", "dup_message", "phantom"})
+_OF_STRETCHES: Final = frozenset({"short_tail", "missing_segment", "missing_start", "divergent_suffix"})
 _WHAT: Final = {
     "crc_mismatch": "{n} damaged {records}",
     "bytes_differ": "other bytes in {n} {records} than the others",
@@ -125,10 +126,33 @@ def _different(rows: Sequence[Window], names: Sequence[str]) -> str:
 
 
 def _told(rows: Sequence[Window], what: str, windows: Sequence[Window]) -> str:
-    kinds = {(w.lost, w.kind, w.replica) for w in windows} - {(w.lost, w.kind, w.replica) for w in rows}
     parts = [what, *_where(rows), *_since(rows)]
-    more = f"; {len(kinds)} other {'thing' if len(kinds) == 1 else 'things'} to look at" if kinds else ""
-    return ", ".join(parts) + more + "."
+    return ", ".join(parts) + _others(windows, {_about(w) for w in rows}) + "."
+
+
+def _about(w: Window) -> tuple[bool, str, str]:
+    return w.lost, w.kind, w.replica
+
+
+def _others(windows: Sequence[Window], told: Collection[tuple[bool, str, str]]) -> str:
+    """How many other things there are, and of which of them most of the log is: a whole replica that is far
+    behind should not be one of several."""
+    groups: dict[tuple[bool, str, str], list[Window]] = {}
+    for w in windows:
+        if _about(w) not in told:
+            groups.setdefault(_about(w), []).append(w)
+    if not groups:
+        return ""
+    rows = max(groups.values(), key=_reach)  # of as much the worst, which comes first
+    what = _lost(rows) if rows[0].lost else _different(rows, [rows[0].replica])
+    much = f", {size(_reach(rows))} of it" if _reach(rows) else ""
+    one = ":" if len(groups) == 1 else f", {'the largest' if much else 'such as'}:"
+    return f"; {len(groups)} other {'thing' if len(groups) == 1 else 'things'} to look at{one} {what}{much}"
+
+
+def _reach(rows: Sequence[Window]) -> int:
+    """How many bytes of the log all that is about, where it is about the log as such."""
+    return sum(w.until - w.phys_offset for w in rows if w.kind in _OF_STRETCHES and w.phys_offset >= 0)
 
 
 def _where(rows: Sequence[Window]) -> list[str]:

@@ -15,13 +15,14 @@ from click.testing import CliRunner
 from audit.commands import audit
 from audit.findings import SCHEMA_VERSION, Finding
 from audit.pages import sentence
+from audit.pages.html import size
 from audit.results.evidence import RECORDS_MAX
 from audit.results.losses import windows
 from audit.results.repair import steps
 from runtime.version import version
 from tests.audit.browser import ask
 from tests.audit.plants import PLANTS, make, run_local
-from tests.audit.stores import LogWriter, copies, look, patch, record
+from tests.audit.stores import LogWriter, copies, cut, look, patch, record
 
 STAMP = 1_700_000_000_000
 
@@ -111,6 +112,26 @@ def test_the_sentence_names_all_that_have_the_same_fault(tmp_path: Path) -> None
     report = run_local(stores, None)
     told = sentence.of(report.verdict, report.windows)
     assert told.startswith("r0, r1 and r2 have 1 damaged record, in queue 1 of T, epoch 1")
+
+
+def test_the_sentence_names_the_largest_of_the_other_things(tmp_path: Path) -> None:
+    stores, writer, _ = make(tmp_path)
+    assert len(writer.rows) == 80
+    at = [int(str(row["phys_offset"])) for row in writer.rows]
+    patch(stores[1], at[12] + 88, b"?")
+    cut(stores[2], at[20])  # an older backup
+    (stores[2] / "config").mkdir()
+    (stores[2] / "config" / "topics.json").write_text("{")
+    report = run_local(stores, None)
+    told = sentence.of(report.verdict, report.windows)
+    assert told.startswith("r1 has 1 damaged record, in queue 0 of T, epoch 1, from offset")
+    lacks = size(writer.end - at[20])
+    assert told.endswith(
+        f"; 2 other things to look at, the largest: r2 has a log that ends too early, {lacks} of it."
+    )
+    rest = [w for w in report.windows if w.kind != "short_tail"]
+    told = sentence.of(report.verdict, rest)
+    assert told.endswith("; 1 other thing to look at: r2 has a small file that is not as it was written.")
 
 
 @pytest.mark.parametrize(
