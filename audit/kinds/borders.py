@@ -56,8 +56,20 @@ def _epochs(facts: Facts, at: int) -> Iterator[Finding]:
     if told is not None and told.around is not None:
         span = told.around.start, told.start + 1
         yield _epoch(facts, at, told.epoch, span, f"{told.start} is {told.around}")
+    elif told is not None and _is_reached(facts, at, told):  # it is the log that is wrong, not the file
+        words = f"epoch {told.epoch}, which begins at {told.start} by {EPOCHS}"
+        copies = facts.votes(facts.copies(at, r.end, told.start), r.end)
+        yield facts.at(
+            "short_tail", ERROR, at, r.end, told.start, expected=words, found=f"end {r.end}", copies=copies
+        )
     elif told is not None:
         yield _epoch(facts, at, told.epoch, (r.end, told.start), f"the log ends at {r.end}")
+
+
+def _is_reached(facts: Facts, at: int, told: Contradicted) -> bool:
+    """Does another file tell the same, whose log goes on to there?"""
+    others = (r for b, r in enumerate(facts.replicas) if b != at)
+    return any((told.epoch, told.start) in r.epochs and r.end >= told.start for r in others)
 
 
 class Contradicted(NamedTuple):

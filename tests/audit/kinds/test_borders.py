@@ -12,8 +12,8 @@ from audit.reading.record import MAGIC_BLANK
 from audit.results.repair import steps
 from model.ids import PhysicalOffset
 from store.files.checkpoint import FILE_BYTES, Checkpoint
-from tests.audit.plants import make, run_local
-from tests.audit.stores import SEGMENT, LogWriter, look, patch, write_epochs
+from tests.audit.plants import ledger_at, make, run_local
+from tests.audit.stores import SEGMENT, LogWriter, copies, look, patch, write_epochs
 
 
 def _at(writer: LogWriter, n: int) -> int:
@@ -122,3 +122,20 @@ def test_lawful_notes_are_no_finding(how: str, tmp_path: Path) -> None:
             (store / "config").mkdir()
             (store / "config" / "consumerOffset.json").write_text('{"offsetTable":{}}')
     assert run_local(stores, None).findings == []
+
+
+@pytest.mark.parametrize("ledger", [True, False])
+@pytest.mark.parametrize("short", [1, 2])
+def test_an_epoch_behind_an_end_that_another_log_reaches_says_that_the_log_is_short(
+    short: int, ledger: bool, tmp_path: Path
+) -> None:
+    """All files tell the same; nothing was written in the last epoch yet."""
+    writer = LogWriter(tmp_path / "origin")
+    writer.fill(80)
+    writer.confirm(epochs=[(1, 0), (3, int(str(writer.rows[20]["phys_offset"]))), (4, writer.end)])
+    stores = copies(writer.root, 3)
+    for store in stores[3 - short :]:
+        (store / "commitlog" / f"{2 * SEGMENT:020d}").unlink()
+    report = run_local(stores, ledger_at(tmp_path, writer.rows) if ledger else None)
+    told = [(f.kind, f.severity, f.replica) for f in report.findings if f.severity != "info"]
+    assert sorted(told) == [("short_tail", "error", f"r{n}") for n in range(3 - short, 3)]
