@@ -19,6 +19,7 @@ from audit.reading.aside import OTHERS_MAX
 from audit.reading.layout import Replica, is_segment_name
 from audit.reading.strays import OTHERS_BYTES_MAX
 
+_UNSEEN: Final = "more, or what cannot be read"
 BEHIND: Final = "behind the segment's end"
 """What a file has that is too long."""
 
@@ -63,7 +64,7 @@ def _strays(r: Replica) -> Iterator[Finding]:
         yield Finding("file_corrupt", WARN, r.name, stray.file, expected=expected, found=words)
     if r.unseen:
         most = f"at most {OTHERS_MAX} files of other names, and {OTHERS_BYTES_MAX >> 30} GiB to read of them"
-        yield Finding("files_unseen", WARN, r.name, "commitlog", expected=most, found="more")
+        yield Finding("files_unseen", WARN, r.name, "commitlog", expected=most, found=_UNSEEN)
 
 
 def _held_alike(facts: Facts, at: int, begin: int, end: int) -> Iterator[Interval]:

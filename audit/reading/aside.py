@@ -24,7 +24,7 @@ from audit.reading.layout import (
 from audit.reading.record import MISPLACED, parse
 from audit.reading.scan import scan_columns
 from audit.reading.search import find_record, sync, window
-from audit.reading.storage import Storage, names_in, open_storage
+from audit.reading.storage import Storage, UnfitFileError, names_in, open_storage
 from audit.reading.strays import Behind, Metered, belongs
 
 OTHERS_MAX: Final = 1000
@@ -199,7 +199,7 @@ def _note_other_names(r: Replica, segment_bytes: int) -> None:
     there = _Whole(storage, r)
     try:
         metered = Metered(storage)
-        for number, file in enumerate(_other_names(storage)):
+        for number, file in enumerate(_other_names(storage, r)):
             if number >= OTHERS_MAX:
                 r.unseen = True
                 break
@@ -209,8 +209,11 @@ def _note_other_names(r: Replica, segment_bytes: int) -> None:
                 size = storage.size(file)
                 whole = segment_bytes or size
                 home = belongs(metered, file, whole, whole) if whole else None
-            except OSError:
+            except (FileNotFoundError, UnfitFileError):
                 continue  # it is no segment, and nothing says that it was one
+            except OSError:
+                r.unseen = True  # nobody knows
+                continue
             if home is not None and home[0] not in there:
                 r.stray.append((Segment(home[0], file, size), home))
         r.unseen |= metered.refused
@@ -218,7 +221,7 @@ def _note_other_names(r: Replica, segment_bytes: int) -> None:
         storage.close()
 
 
-def _other_names(storage: Storage) -> Iterator[str]:
+def _other_names(storage: Storage, r: Replica) -> Iterator[str]:
     """Files of ``commitlog`` that have no segment's name, and those of folders in it."""
     for name in storage.listdir("commitlog"):
         file = f"commitlog/{name}"
@@ -227,5 +230,6 @@ def _other_names(storage: Storage) -> Iterator[str]:
         try:
             inside = names_in(storage, file)
         except OSError:
+            r.unseen = True
             continue
         yield from (f"{file}/{inner}" for inner in inside) if inside else (file,)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from audit.reading.storage import LocalStorage
 from audit.results.repair import steps
 from tests.audit.plants import make, run_local
 from tests.audit.stores import SEGMENT, patch
@@ -115,3 +116,26 @@ def test_a_copy_of_a_sound_segment_is_no_finding(tmp_path: Path) -> None:
     _aside(last, last.read_bytes()[:1000].ljust(SEGMENT, b"\0"))
     report = run_local(stores, ledger)
     assert (report.findings, report.verdict) == ([], "clean")
+
+
+@pytest.mark.parametrize("name", [f"{FIRST}.bak", "older"])
+def test_a_file_beside_the_log_that_cannot_be_read_may_hold_anything(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stores, _, ledger = make(tmp_path)
+    for store in stores:
+        (store / "abort").touch()
+        if store is not stores[0]:
+            (store / "commitlog" / FIRST).unlink()
+    (stores[0] / "commitlog" / FIRST).rename(stores[0] / "commitlog" / name)
+    read = LocalStorage.read
+
+    def fails(storage: LocalStorage, path: str, offset: int, size: int) -> bytes:
+        if path.endswith(name):
+            raise OSError(5, "Input/output error")
+        return read(storage, path, offset, size)
+
+    monkeypatch.setattr(LocalStorage, "read", fails)
+    report = run_local(stores, ledger)
+    assert [(f.kind, f.replica) for f in report.findings] == [("files_unseen", "r0")]
+    assert not report.none_lost
