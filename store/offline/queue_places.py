@@ -1,8 +1,8 @@
 """Which records of a log stand in their queues where they say?
 
 No CRC covers a record's queue offset. Within a queue it grows from record to record: one that says more than
-what follows it in its queue does not stand there, and nothing is made for it. So a record that goes on ahead
-waits until its queue goes on, with the few values that are kept of it.
+what follows it in its queue does not stand there, nor one whose own place the next one leaves free.
+Nothing is made for it. So a record that is out of the row waits until its queue goes on.
 """
 
 from __future__ import annotations
@@ -58,16 +58,21 @@ class QueuePlaces:
             yield self._judged(queue, held, place)
         elif queue not in self._next and not is_queue_name(*queue):
             return
-        if place <= self._next.get(queue, -1):
+        if place == self._next.get(queue):
             yield self._right(record)
         else:
             self._far.setdefault(queue, self._far_of(queue))
             self._held[queue] = replace(record, body=b"")
 
     def _judged(self, queue: Queue, held: Record, following: int) -> Placed:
-        """What waited, by the place of the next record of its queue."""
-        if self._next.get(queue, 0) <= following < held.queue_offset:
-            return Placed(held, Says.WRONG, self._next.get(queue, following - 1), following)
+        """What waited, by the place of the next record of its queue: that goes on behind it. Or it goes on
+        where the queue had ended, as far behind as the record takes places: then those are its own. A topic
+        that is made again begins at 0, and two records may have one place."""
+        ended = self._next.get(queue)
+        before = max(following - 1, 0) if ended is None else ended
+        in_its_place = ended is not None and following == ended + places_of(held)
+        if before <= following < held.queue_offset or in_its_place:
+            return Placed(held, Says.WRONG, before, following)
         goes_on = held.queue_offset <= following <= self._behind(held) + self._far[queue]
         if goes_on or not self._is_far(queue, held):
             return self._right(held)
