@@ -94,8 +94,7 @@ _MISPLACED: Final = (
     "it (cp), and keelmq store repair, with --from each of the others, makes queues and index."
 )
 _MADE_BEHIND: Final = (
-    "Do what stands above, and audit again: queues and index are made once each file of commitlog has its "
-    "own name."
+    "Do what stands above, and audit again: the rest is mended once each file of commitlog has its own name."
 )
 _IN_ANOTHER_SUFFIX: Final = (
     "Another replica has it, where a rejoin cuts its log: that one's step comes first; then send the "
@@ -401,10 +400,12 @@ def _is_misnamed(f: Finding) -> bool:
 
 
 def _kept_words(f: Finding, own: Replica) -> str:
-    """Of a file that is another segment as a whole there is one step, as its place is not its own."""
-    if f.kind in _BY_REPAIR and f.segment in {file.name for file, _ in own.moved_files}:
+    """Of a file that is another segment as a whole there is one step, as its place is not its own; and of one
+    that lacks what another file has."""
+    moved = f.segment in {file.name for file, _ in own.moved_files}
+    if f.kind in _BY_REPAIR and (moved or any(f.overlaps(*span) for span in own.misnamed)):
         return _ASIDE
-    return _MADE_BEHIND if f.kind in _BY_LOG and not own.elsewhere else _MISPLACED
+    return _MISPLACED if own.elsewhere or f.kind == _MISPLACED_KIND else _MADE_BEHIND
 
 
 def _too_long(r: Replica) -> list[Segment]:
