@@ -401,10 +401,15 @@ def _is_misnamed(f: Finding) -> bool:
 
 def _kept_words(f: Finding, own: Replica) -> str:
     """Of a file that is another segment as a whole there is one step, as its place is not its own; and of one
-    that lacks what another file has."""
-    moved = f.segment in {file.name for file, _ in own.moved_files}
-    if f.kind in _BY_REPAIR and (moved or any(f.overlaps(*span) for span in own.misnamed)):
-        return _ASIDE
+    that lacks what another file has. What stands behind a segment goes by that file's own step."""
+    if f.kind in _BY_REPAIR:
+        long = {s.file for s in _too_long(own)}
+        bearers = {s.file for s, span in own.stray if span is not None and f.overlaps(*span)}
+        if bearers & long or f"commitlog/{f.segment}" in long:
+            return _TOO_LONG
+        whole = {file.name for file, _ in own.moved_files if file.base == int(file.name)}
+        if bearers or f.segment in whole:
+            return _ASIDE
     return _MISPLACED if own.elsewhere or f.kind == _MISPLACED_KIND else _MADE_BEHIND
 
 

@@ -139,3 +139,26 @@ def test_a_file_beside_the_log_that_cannot_be_read_may_hold_anything(
     report = run_local(stores, ledger)
     assert [(f.kind, f.replica) for f in report.findings] == [("files_unseen", "r0")]
     assert not report.none_lost
+
+
+@pytest.mark.parametrize("second", [True, False])
+def test_a_file_with_more_behind_its_segment_is_not_moved_out_for_its_own_damage(
+    second: bool, tmp_path: Path
+) -> None:
+    """What it holds itself may be the last copy, too."""
+    stores, _, ledger = make(tmp_path)
+    for store in stores:
+        (store / "abort").touch()
+    first, next_ = (stores[0] / "commitlog" / name for name in (FIRST, SECOND))
+    first.write_bytes(first.read_bytes() + next_.read_bytes())
+    next_.unlink()
+    patch(stores[0], 3000, bytes(300))
+    for store in stores[1:]:
+        (store / "commitlog" / FIRST).unlink()
+        if second:
+            (store / "commitlog" / SECOND).unlink()
+    report = run_local(stores, ledger)
+    assert report.lost
+    told = [step.why for step in steps(report.findings, report.replicas) if step.replica == "r0"]
+    assert not any("move this file out" in why for why in told)
+    assert any("Then cut it to a segment's size" in why for why in told)

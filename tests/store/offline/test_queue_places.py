@@ -8,15 +8,14 @@ from zlib import crc32
 import pytest
 
 from store.files.consume_queue import ENTRY, ENTRY_BYTES
-from store.files.record import Record
+from store.files.record import Record, decode, encode
 from store.offline.directory import StoreDirectory
 from store.offline.queue_places import QueuePlaces, Says
 from store.offline.repair import repair
 from store.offline.verify import verify
 from tests.fakes.disk.memory import FaultyDisk, FaultyEnv
 from tests.loops import completed
-from tests.store.offline.test_rebuild import record
-from tests.store.support import config, fill, opened
+from tests.store.support import config, fill, message, opened
 
 COUNT = 80
 PER_FILE = 200
@@ -38,6 +37,10 @@ def _written() -> FaultyDisk:
 def _records(disk: FaultyDisk) -> list[Record]:
     with StoreDirectory(disk, "/store") as store:
         return [item for item in store.records() if isinstance(item, Record)]
+
+
+def record(at: int, place: int) -> Record:
+    return decode(encode(message("x"), place, at * 1000, 1))
 
 
 def _flip(disk: FaultyDisk, number: int, bit: int) -> Record:
