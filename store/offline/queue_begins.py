@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from store.files.consume_queue import ENTRY_BYTES
 from store.files.record import Record
 from store.offline.directory import SegmentInfo, StoreDirectory
-from store.offline.queue_places import Queue, far_ahead, places_of
+from store.offline.queue_places import Queue, QueuePlaces, far_ahead, places_of
 
 FOLDER: Final = "consumequeue"
 
@@ -41,6 +41,8 @@ class QueueBegins:
         self._store = store
         self._of: dict[Queue, _Begin] = {}
         self._far = far_ahead(store)
+        self.places = QueuePlaces(self._far)
+        """Which records stand where they say: those are to be taken."""
 
     def take(self, record: Record) -> None:
         """One that stands in its queue where it says (``queue_places``)."""

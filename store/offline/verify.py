@@ -25,7 +25,7 @@ from store.offline.directory import Damage, SegmentInfo, StoreDirectory
 from store.offline.entries import EntryCheck
 from store.offline.index_check import IndexCheck, Shape, shape_of
 from store.offline.queue_begins import QueueBegins
-from store.offline.queue_places import Placed, QueuePlaces, Says, far_ahead
+from store.offline.queue_places import Placed, Says
 
 DAMAGE_MAX: Final = 1000
 OFFSET_MAX: Final = 2**63 - 1
@@ -67,7 +67,6 @@ class _Verification:
         self._damaged_to = 0  # where the last damage of the log ends
         self._entries = EntryCheck(store, self._parser)
         self._begins = QueueBegins(store)
-        self._places = QueuePlaces(far_ahead(store))
         self._records = 0
         self._end = 0
         self._queued_to = 0  # what was not confirmed at the stop is in no queue yet, and no damage
@@ -89,7 +88,7 @@ class _Verification:
             known_end = max(known_end, self._queues_end())
         known_end = max([known_end, reach, *(item.until for item in store.damaged())])
         self._log(segments, known_end)
-        for item in self._places.rest():
+        for item in self._begins.places.rest():
             self._placed(item)
         self._gone_files()
         self._queues(log_min, self._end >= known_end)
@@ -213,7 +212,7 @@ class _Verification:
             self._note(Damage("cq_missing", record.physical_offset, self._end, file, text))
             return
         if not record.sys_flag & TRANSACTION_PREPARED and self._end <= self._queued_to:
-            for item in self._places.take(record):
+            for item in self._begins.places.take(record):
                 self._placed(item)
 
     def _placed(self, item: Placed) -> None:
