@@ -265,7 +265,7 @@ class SparkLog:
         if not self._damaged:
             return records.withColumn("misplaced", F.lit(False))
         place = ["replica", "offset"]
-        own = self._rows.damage.filter(F.col("kind") == MISPLACED_KIND).select(*place)
+        own = self._rows.damage.filter(F.col("kind") == MISPLACED_KIND).select(*place).distinct()
         own = own.withColumn("misplaced", F.lit(True))
         return records.join(own, place, "left").fillna(False, ["misplaced"])
 

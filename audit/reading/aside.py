@@ -15,12 +15,11 @@ from audit.reading.layout import (
     Replica,
     Segment,
     bytes_at,
-    find_end,
-    find_ends,
     is_segment_name,
     segment_reader,
     set_aside,
 )
+from audit.reading.log_ends import find_end, find_ends
 from audit.reading.record import MISPLACED, parse
 from audit.reading.scan import scan_columns
 from audit.reading.search import find_record, sync, window

@@ -7,7 +7,8 @@ import struct
 import zlib
 from pathlib import Path
 
-from audit.reading.layout import Replica, find_ends, load
+from audit.reading.layout import Replica, load
+from audit.reading.log_ends import find_ends
 from audit.reading.record import MAGIC_BLANK, MAGIC_V1, MAGIC_V2
 from audit.reading.storage import StoreSpec
 from model.message import java_hash

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from audit.reading.layout import find_ends
 from audit.reading.live import look
+from audit.reading.log_ends import find_ends
 from audit.reading.storage import LocalStorage, StoreSpec
 from model.errors import ConfigError
 from tests.audit.stores import SEGMENT, LogWriter, copies, patch, record, write_epochs

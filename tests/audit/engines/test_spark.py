@@ -23,7 +23,8 @@ from audit.engines.lines import ranges
 from audit.engines.local import LocalEngine
 from audit.findings import Finding
 from audit.ledger import Ledger, read_ledger
-from audit.reading.layout import find_ends, load
+from audit.reading.layout import load
+from audit.reading.log_ends import find_ends
 from audit.reading.storage import parse_stores
 from audit.run import Report, audit
 from audit.tables import Engine, EngineError, Task, View

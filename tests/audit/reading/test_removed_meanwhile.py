@@ -131,5 +131,5 @@ def test_a_file_beside_the_log_that_goes_between_two_looks_is_not_there() -> Non
 
     replica = Replica("b0", "b0")
     layout._read_checkpoint(cast(Any, Storage()), replica)
-    layout._read_epochs(cast(Any, Storage()), replica)
+    layout.read_epochs(cast(Any, Storage()), replica)
     assert (replica.closed, replica.epochs, replica.epoch_problem) == ({}, [], "")

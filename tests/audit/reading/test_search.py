@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from audit.compare import Cursor
-from audit.reading.layout import find_ends, load
+from audit.reading.layout import load
+from audit.reading.log_ends import find_ends
 from audit.reading.record import is_whole, parse
 from audit.reading.scan import scan_columns
 from audit.reading.search import Read, Search, find_record
