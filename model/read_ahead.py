@@ -63,10 +63,8 @@ class Sums:
 
     def __init__(self, crc32: Callable[[Any, int], int] = zlib.crc32) -> None:
         self._crc32 = crc32
-        self._begin, self._known = (
-            0,
-            array("I"),
-        )  # CRCs of what lies between the first step and each other one
+        self._begin = 0  # the first step
+        self._known = array("I")  # CRCs of what lies between it and each other one
 
     def crc(self, data: bytes, base: int, begin: int, until: int) -> int:
         """Of [``begin``, ``until``), which lies in ``data``, as that begins at ``base``."""
