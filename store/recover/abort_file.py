@@ -46,6 +46,7 @@ class AbortFile:
         self.reached = 0
         self.sync_failed = False  # in this run: nothing else is written from here on
         self._says_reach = False  # it may: there is nothing in the file that matters more
+        self._text = b""  # as it was written last
         self._line = 0  # in the page cache
         self._written = self._synced = 0  # how often it was written there, and how often by its last sync
         self._warned = False
@@ -112,7 +113,7 @@ class AbortFile:
             log.warning("%s is gone: it is made again, as it tells the next start of a kill", self._path)
             former, self._file = self._file, anew
             former.close()
-            self._write(LOST if self.sync_failed else b"%s\n%020d" % (self._boot, self._line))
+            self._write(self._text)
             self._written += 1
         self._disk.sync_dir(self._root)
 
@@ -205,7 +206,7 @@ class AbortFile:
         self._written += 1
 
     def _write(self, text: bytes) -> None:
-        file = self._opened()
+        file, self._text = self._opened(), text
         file.pwrite(text, 0)
         if file.size() > len(text):
             file.truncate(len(text))

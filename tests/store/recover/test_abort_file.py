@@ -319,6 +319,20 @@ async def test_one_that_somebody_removed_is_made_again(
     assert (await started(disk.killed())).abort.found is Stop.ORDERLY
 
 
+async def test_one_that_says_that_a_sync_failed_says_so_when_it_is_made_again() -> None:
+    disk = FaultyDisk()
+    store = await started(disk)
+    await fill(store, 3)
+    await fail_sync(store, disk)
+    disk = disk.killed()
+    store = await started(disk)
+    assert store.abort.found is Stop.LOST
+    disk.remove(f"{store.root}/abort")
+    await fill(store, 3)
+    store.log.sync()
+    assert (await started(disk.killed())).abort.found is Stop.LOST, "nobody has noted it"
+
+
 async def test_a_cut_without_a_free_descriptor_leaves_nobody_suspect(monkeypatch: pytest.MonkeyPatch) -> None:
     """The line told the old end, and a rightly cut log was suspect after a kill."""
     disk = FaultyDisk()
