@@ -333,16 +333,16 @@ async def test_an_end_the_successor_holds_but_cannot_confirm_yet_is_not_carried_
     async with pair(tmp_path) as (one, two), client_of(one) as old, client_of(two) as new:
         half = await begin(old)
         await eventually(lambda: two.store.dispatched == one.store.log.end, "the half is confirmed")
-        two.store.confirm = lambda offset: None  # type: ignore[method-assign]
+        two.store.confirm_copied = lambda offset: None  # type: ignore[method-assign]
         assert (await end(old, half, COMMIT)).code == 0
         await one.fence()
-        del two.store.confirm
         asked: list[int] = []
         transactions = two.processors.transactions
         ask, is_due = transactions._ask, transactions._is_due
         transactions._ask = lambda half: (asked.append(half.queue_offset), ask(half))[1]  # type: ignore
         transactions._is_due = lambda half: how == "asked" or is_due(half)  # type: ignore[method-assign]
         await two.lead(elected(2, 2, {1, 2}, 3))  # the other member is away: nothing is confirmed
+        del two.store.confirm_copied
         assert two.store.dispatched < two.store.log.end
         again = asyncio.create_task(end(new, half, COMMIT)) if how == "told" else None
         await asyncio.sleep(0.2)
@@ -361,11 +361,11 @@ async def test_an_end_the_successor_cannot_judge_in_time_is_refused(tmp_path: Pa
     async with pair(tmp_path, **keys) as (one, two), client_of(one) as old, client_of(two) as new:
         half = await begin(old)
         await eventually(lambda: two.store.dispatched == one.store.log.end, "the half is confirmed")
-        two.store.confirm = lambda offset: None  # type: ignore[method-assign]
+        two.store.confirm_copied = lambda offset: None  # type: ignore[method-assign]
         assert (await end(old, half, COMMIT)).code == 0
         await one.fence()
-        del two.store.confirm
         await two.lead(elected(2, 2, {1, 2}, 3))
+        del two.store.confirm_copied
         assert (await end(new, half, COMMIT)).code == 2
         assert len(of_topic(two, "T")) == 1
 
