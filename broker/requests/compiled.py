@@ -95,7 +95,7 @@ class CompiledSends:
         self._core: Sends = module.Sends(
             Dispatch,
             route,
-            path.writer.next_offset,
+            path.writer.offsets,
             path.host,
             path.extra,
             [name.encode() for name in SEND_V1_NAMES.values()],

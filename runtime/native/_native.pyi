@@ -17,10 +17,16 @@ class Block:
     def items(self, first: int, until: int) -> list[Any]: ...
     def place_of(self, offset: int) -> int: ...
     def end(self, until: int) -> tuple[int, int]: ...
-    def next_offsets(self) -> dict[tuple[str, int], Any]: ...
-    def queue_entries(
-        self, first: int, until: int
-    ) -> list[tuple[str, int, int, int, int, int, bytes, dict[int, int]]] | None: ...
+    def advance(self, table: dict[tuple[str, int], Any]) -> None: ...
+    def enter(
+        self,
+        first: int,
+        until: int,
+        table: dict[tuple[str, int], Any],
+        dirty: dict[Any, None],
+        arrived: list[tuple[str, int, int, int]] | None,
+        full_bytes: int,
+    ) -> list[Any] | None: ...
     def index_entries(
         self,
         first: int,
@@ -41,7 +47,7 @@ class Sends:
         self,
         kind: Callable[..., Any],
         make_route: Callable[[str], tuple[str, int] | None],
-        next_offset: Callable[[str, int], int],
+        offsets: Any,
         host: bytes,
         extra: bytes,
         names: list[bytes],

@@ -136,34 +136,36 @@ cdef class Block:
         cdef Entry *e = self.entries + until - 1
         return e.offset + e.size, e.stored
 
-    def next_offsets(self):
-        """(topic, queue id) -> the offset behind the newest."""
+    def advance(self, dict table):
+        """Put (topic, queue id) -> the offset behind its newest into ``table``."""
         cdef Py_ssize_t at
         cdef Entry *e
         cdef Entry *before = NULL
-        found = {}
         for at in range(self.n):
             e = self.entries + at
             if before != NULL and (e.queue_id != before.queue_id or e.route != before.route):
-                found[(<Route>self.routes[before.route]).topic, before.queue_id] = before.queue_offset + 1
+                table[(<Route>self.routes[before.route]).topic, before.queue_id] = before.queue_offset + 1
             before = e
         if before != NULL:
-            found[(<Route>self.routes[before.route]).topic, before.queue_id] = before.queue_offset + 1
-        return found
+            table[(<Route>self.routes[before.route]).topic, before.queue_id] = before.queue_offset + 1
 
-    def queue_entries(self, Py_ssize_t first, Py_ssize_t until):
-        """What these records add to each queue, in the order of their first: (topic, queue id, first queue
-        offset, the one behind the last, where the first record begins, where the last ends, entries,
-        {tags code: the offset behind its last}). None when the offsets of a queue are not in a row."""
+    def enter(self, Py_ssize_t first, Py_ssize_t until, dict table, dict dirty, list arrived, Py_ssize_t full_bytes):
+        """Enter these records in their ConsumeQueues, those of ``table`` by (topic, queue id), and these in
+        ``dirty``. To ``arrived``, where it is not None, of each queue and tags code: (topic, queue id, the
+        offset behind the last such record, the tags code).
+
+        Queues that hold ``full_bytes`` or more that are not written. None when a queue is not there, or does not
+        go on where it ends: then nothing has changed.
+        """
         if not 0 <= first <= until <= self.n:
             raise IndexError(until)
-        cdef Py_ssize_t count = until - first, at, groups = 0, slot, slots = 16, group
+        cdef Py_ssize_t count = until - first, at, groups = 0, slot, slots = 16, group, size
         while slots < 2 * count:
             slots *= 2
         cdef int32_t *memory = <int32_t *>malloc(sizeof(int32_t) * (slots + 4 * count))
         if memory == NULL:
             raise MemoryError
-        cdef int32_t *table = memory  # a hash table of groups + 1
+        cdef int32_t *places = memory  # a hash table of groups + 1
         cdef int32_t *heads = memory + slots  # of each group its first place ...
         cdef int32_t *lasts = heads + count  # ... its last one ...
         cdef int32_t *sizes = lasts + count  # ... and how many
@@ -172,17 +174,21 @@ cdef class Block:
         cdef Entry *e
         cdef Entry *head
         cdef uint8_t *to
-        cdef int32_t tag
-        memset(table, 0, sizeof(int32_t) * slots)
-        found = []
+        memset(places, 0, sizeof(int32_t) * slots)
+        cdef list queues = [], full = []
+        cdef bytearray buffer
         try:
             for at in range(count):
                 e = entries + at
                 slot = <Py_ssize_t>((<uint32_t>e.queue_id * 2654435761u) ^ (<uint32_t>e.route * 40503u)) & (slots - 1)
                 while True:
-                    group = table[slot] - 1
+                    group = places[slot] - 1
                     if group < 0:
-                        table[slot] = <int32_t>groups + 1
+                        queue = table.get(((<Route>self.routes[e.route]).topic, e.queue_id))
+                        if queue is None or queue.max_offset != e.queue_offset or queue.max_physical > e.offset:
+                            return None
+                        queues.append(queue)
+                        places[slot] = <int32_t>groups + 1
                         heads[groups] = lasts[groups] = <int32_t>at
                         sizes[groups] = 1
                         groups += 1
@@ -197,17 +203,14 @@ cdef class Block:
                         break
                     slot = (slot + 1) & (slots - 1)
             for group in range(groups):
-                head = entries + heads[group]
-                raw = PyBytes_FromStringAndSize(NULL, ENTRY_BYTES * <Py_ssize_t>sizes[group])
-                to = <uint8_t *>PyBytes_AS_STRING(raw)
-                tags = {}
-                tag = head.tag
+                queue = queues[group]
+                buffer = queue.buffer
+                size = PyByteArray_GET_SIZE(buffer)
+                PyByteArray_Resize(buffer, size + ENTRY_BYTES * <Py_ssize_t>sizes[group])
+                to = <uint8_t *>PyByteArray_AS_STRING(buffer) + size
                 at = heads[group]
                 while True:
                     e = entries + at
-                    if e.tag != tag:
-                        tags[tag] = e.queue_offset
-                        tag = e.tag
                     st64(to, <uint64_t>e.offset)
                     st32(to + 8, <uint32_t>e.size)
                     st64(to + 12, <uint64_t><int64_t>e.tag)
@@ -215,14 +218,36 @@ cdef class Block:
                     if at == lasts[group]:
                         break
                     at = following[at]
-                tags[tag] = e.queue_offset + 1
-                found.append((
-                    (<Route>self.routes[head.route]).topic, head.queue_id, head.queue_offset, e.queue_offset + 1,
-                    head.offset, e.offset + e.size, raw, tags,
-                ))
+                queue.max_offset = e.queue_offset + 1
+                queue.max_physical = e.offset + e.size
+                dirty[queue] = None
+                if PyByteArray_GET_SIZE(buffer) >= full_bytes:
+                    full.append(queue)
+                if arrived is not None:
+                    self._tell(entries, heads[group], lasts[group], following, arrived)
         finally:
             free(memory)
-        return found
+        return full
+
+    cdef int _tell(self, Entry *entries, int32_t at, int32_t last, int32_t *following, list arrived) except -1:
+        """What arrived in one queue, whose records are in these places."""
+        cdef Entry *e = entries + at
+        cdef str topic = (<Route>self.routes[e.route]).topic
+        cdef dict tags = None
+        while at != last:
+            at = following[at]
+            if entries[at].tag != e.tag:
+                if tags is None:
+                    tags = {}
+                tags[e.tag] = e.queue_offset + 1
+            e = entries + at
+        if tags is None:
+            arrived.append((topic, e.queue_id, e.queue_offset + 1, e.tag))
+            return 0
+        tags[e.tag] = e.queue_offset + 1
+        for code, offset in tags.items():
+            arrived.append((topic, e.queue_id, offset, code))
+        return 0
 
     def index_entries(self, Py_ssize_t first, Py_ssize_t until, int64_t seen, int32_t[::1] table,
                       int64_t number, int64_t room, int64_t begin_ms, bytearray pages, int pages_shift):

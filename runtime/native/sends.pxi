@@ -38,7 +38,7 @@ cdef class Sends:
 
     cdef Bytes records, reply, scratch
     cdef Block block
-    cdef object kind, make_route, next_offset
+    cdef object kind, make_route, offsets
     cdef dict routes
     cdef Names names
     cdef bytes host, host_hex, extra
@@ -53,10 +53,10 @@ cdef class Sends:
     cdef public object otherwise
     """What ``join`` makes of a read that may not join."""
 
-    def __init__(self, kind, make_route, next_offset, bytes host, bytes extra, list names, list json, list binary,
+    def __init__(self, kind, make_route, offsets, bytes host, bytes extra, list names, list json, list binary,
                  int64_t plain_flags, Py_ssize_t properties_max, Py_ssize_t header_max, tuple keys):
         """``make_route(name)``: (topic, queues) of a topic sends may be plain for, or None.
-        ``next_offset(topic, queue id)``: of the queue's next message. ``json`` and ``binary``: what stands
+        ``offsets.table``: (topic, queue id) -> offset of the queue's next message, where that is not 0. ``json`` and ``binary``: what stands
         around the values of an answer (broker.requests.send_format). ``keys``: of a connection's attributes, the
         bytes of its host, whether its sends wait for each other, and whether pulls come on it."""
         if len(host) != HOST_BYTES or len(json) != 6 or len(binary) != 6 or len(<bytes>binary[0]) != BINARY_BYTES:
@@ -66,7 +66,7 @@ cdef class Sends:
         self.scratch = Bytes()
         self.kind = kind
         self.make_route = make_route
-        self.next_offset = next_offset
+        self.offsets = offsets
         self.routes = {}
         self.names = Names(names)
         self.host = host
@@ -296,7 +296,7 @@ cdef class Sends:
             self.block = Block(self.kind)
             self.call += 1
         if route.asked[queue_id] != self.call:
-            route.following[queue_id] = self.next_offset(route.topic, queue_id)
+            route.following[queue_id] = (<dict>self.offsets.table).get((route.topic, queue_id), 0)
             route.asked[queue_id] = self.call
         first = queue_offset = route.following[queue_id]
         extra.p = <const uint8_t *>PyBytes_AS_STRING(self.extra)

@@ -67,8 +67,6 @@ WRITING_QUEUES = "writing a ConsumeQueue"
 
 _FarEntry = tuple[int, int, int, int]
 """Queue offset, where the record lies, its size, its tags code: as ``ConsumeQueue.put`` takes them."""
-QueueEntries = tuple[str, int, int, int, int, int, bytes, dict[int, int]]
-"""See Block.queue_entries."""
 
 
 class Remembered:
@@ -436,49 +434,24 @@ class Dispatcher:
         if first == behind:
             return
         end, stored_ms = block.end(behind)
-        found = block.queue_entries(first, behind)
-        if found is None:
+        queues = self._files.queues
+        arrived: list[Arrival] | None = [] if self._on_arrive else None
+        full = block.enter(first, behind, queues.table(), queues.dirty, arrived, BUFFER_BYTES_MAX)
+        if full is None:  # each message by the rules for that
             self._deliver(block.items(first, behind), end)
             return
-        arrived = self._put_packed(block, first, behind, found)
+        for queue in full:
+            if self._files.health.why_not_writable is None:
+                self._flush(queue)
         self._indexer.take_packed(block, first, behind, end)
         self.last_timestamp_ms = stored_ms or self.last_timestamp_ms
         self.dispatched = PhysicalOffset(end)
-        if arrived and self._on_arrive:
-            self._tell(
-                [
-                    (topic, queue, offset, code)
-                    for topic, queue, tags in arrived
-                    for code, offset in tags.items()
-                ]
-            )
+        if arrived:
+            self._tell(arrived)
 
     def _tell(self, arrived: list[Arrival]) -> None:
         for hook in tuple(self._on_arrive):  # one may take itself out
             hook(arrived)
-
-    def _put_packed(
-        self, block: Block, first: int, until: int, found: list[QueueEntries]
-    ) -> list[tuple[str, int, dict[int, int]]]:
-        """Enter what messages of ``block`` add to each queue, as ``_put`` does; which tags arrived where."""
-        table, dirty = self._files.queues.table(), self._files.queues.dirty
-        arrived: list[tuple[str, int, dict[int, int]]] = []
-        for topic, queue_id, queue_offset, next_offset, physical, end, entries, tags in found:
-            queue = table.get((topic, queue_id))
-            if queue is None or queue.max_offset != queue_offset or physical < queue.max_physical:
-                # It does not go on where it ends: each message by the rules for that.
-                items = block.items(first, until)
-                own = self._put([item for item in items if (item.topic, item.queue_id) == (topic, queue_id)])
-                arrived += [(key[0], key[1], {key[2]: offset}) for key, offset in own.items()]
-                continue
-            queue.buffer += entries
-            queue.max_offset = next_offset
-            queue.max_physical = end
-            if len(queue.buffer) >= BUFFER_BYTES_MAX and self._files.health.why_not_writable is None:
-                self._flush(queue)
-            dirty[queue] = None
-            arrived.append((topic, queue_id, tags))
-        return arrived
 
     def _put(self, batch: list[Dispatch]) -> dict[tuple[str, int, int], int]:
         queues = self._files.queues

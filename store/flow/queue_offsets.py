@@ -41,7 +41,7 @@ class QueueOffsets:
         """Records of one message each were appended."""
         table = self.table
         if isinstance(dispatches, PACKED):
-            table.update(dispatches.next_offsets())
+            dispatches.advance(table)
             return
         for _, _, topic, queue_id, queue_offset, _, _, _, _, sys_flag in dispatches:
             if not sys_flag & TRANSACTION_PREPARED:

@@ -70,6 +70,13 @@ class FakeLog:
         self.data += blank(left) + bytes(left - BLANK_BYTES)
 
 
+class FakeOffsets:
+    """``table``: (topic, queue id) -> offset of the next message."""
+
+    def __init__(self) -> None:
+        self.table: dict[tuple[str, int], int] = {}
+
+
 class FakeStore:
     """Appends and puts as the store does, in memory and at a fixed time."""
 
@@ -80,7 +87,7 @@ class FakeStore:
         self.dispatches: list[Dispatch] = []
         self.appends = 0
         self.fail_appends = 0
-        self._offsets: dict[tuple[str, int], int] = {}
+        self.offsets = FakeOffsets()
         self.writer = self
         self.before_append: Callable[[], None] = lambda: None
         self._parser = DispatchParser([0, 1000, 5000, 10000])
@@ -89,7 +96,7 @@ class FakeStore:
         return self.now_ms
 
     def next_offset(self, topic: str, queue_id: int) -> int:
-        return self._offsets.get((topic, queue_id), 0)
+        return self.offsets.table.get((topic, queue_id), 0)
 
     def append(self, chunks: Sequence[Any], size: int, dispatches: Sequence[Dispatch]) -> None:
         self.before_append()
@@ -103,11 +110,11 @@ class FakeStore:
         self.dispatches += dispatches
         self.appends += 1
         for one in dispatches:
-            self._offsets[one.topic, one.queue_id] = one.queue_offset + 1
+            self.offsets.table[one.topic, one.queue_id] = one.queue_offset + 1
 
     @property
     def next_offsets(self) -> dict[tuple[str, int], int]:
-        return dict(self._offsets)
+        return dict(self.offsets.table)
 
     def put(self, message: NewMessage | list[NewMessage], *, stored_before: bool = False) -> list[Put]:
         self.before_append()

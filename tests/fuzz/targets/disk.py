@@ -76,6 +76,13 @@ def _measured(raw: bytes) -> None:
         assert (first, end) == ([found], size), "the quick way reads another record"
 
 
+class _Queue:
+    """What entries are put into: it goes on at ``max_offset``."""
+
+    def __init__(self, max_offset: int) -> None:
+        self.buffer, self.max_offset, self.max_physical = bytearray(), max_offset, 0
+
+
 def _compiled(data: bytes) -> None:
     """The compiled parser, where it is built, finds the records that Python's finds."""
     block, end = PARSERS[0].parse(data, 0, len(data)) if PARSERS else (None, len(data))
@@ -83,8 +90,11 @@ def _compiled(data: bytes) -> None:
         return
     assert 0 <= end <= len(data)
     assert (list(block), end) == PARSER.parse(data[:end], 0, len(data)), "the two parsers disagree"
-    block.next_offsets()
-    block.queue_entries(0, len(block))
+    block.advance({})
+    queues: dict[tuple[str, int], _Queue] = {}
+    for item in block:
+        queues.setdefault((item.topic, item.queue_id), _Queue(item.queue_offset))
+    block.enter(0, len(block), queues, {}, [], 1)
 
 
 def _log_seeds() -> Iterable[bytes]:
