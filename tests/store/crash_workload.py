@@ -173,7 +173,7 @@ class Workload:
 
     async def _look_after(self, store: MessageStore) -> None:
         with self._during("housekeeping"):
-            await store.background.housekeeping.flush_queues()
+            await store.background.housekeeping.queues.flush()
             await store.background.housekeeping.flush_index()
             for _ in range(2):
                 await store.background.housekeeping.write_checkpoint()

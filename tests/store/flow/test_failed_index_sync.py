@@ -40,7 +40,7 @@ def _fails_at(number: int, part: str = "/index/") -> Callable[[str, str], int | 
 
 async def _flushed(store: MessageStore) -> None:
     store.log.sync()
-    await store.background.housekeeping.flush_queues()
+    await store.background.housekeeping.queues.flush()
     await store.background.housekeeping.flush_index()
     await store.background.housekeeping.write_checkpoint()
 
@@ -168,7 +168,7 @@ def test_full_index_files_that_were_not_synced_are_written_again(number: int) ->
         await store.open()
         await fill(store, 40, queues=1)  # two full files, and one that takes entries
         store.log.sync()
-        await store.background.housekeeping.flush_queues()
+        await store.background.housekeeping.queues.flush()
         disk.fail = _fails_at(number)
         await store.background.housekeeping.flush_index()
         assert store.why_not_writable is not None

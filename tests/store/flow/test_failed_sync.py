@@ -34,7 +34,7 @@ async def _broken(disk: FaultyDisk, *, before: int, after: int) -> None:
     await store.open()
     await fill(store, before, queues=1)
     store.log.sync()
-    await store.background.housekeeping.flush_queues()
+    await store.background.housekeeping.queues.flush()
     await store.background.housekeeping.write_checkpoint()
     await fill(store, after, queues=1)
     disk.fail = lambda what, path: errno.EIO if what == "sync" and "commitlog" in path else None
@@ -102,7 +102,7 @@ def test_a_checkpoint_whose_sync_failed_is_written_again_before_a_cut_relies_on_
         await store.open()
         puts = await fill(store, 40, queues=1)
         store.log.sync()
-        await store.background.housekeeping.flush_queues()
+        await store.background.housekeeping.queues.flush()
         await store.background.housekeeping.write_checkpoint()
         disk.fail = lambda what, path: errno.EIO if what == "sync" and "checkpoint" in path else None
         with pytest.raises(DiskError, match="cutting"):
@@ -132,7 +132,7 @@ def test_queue_entries_a_failed_sync_dropped_are_written_again() -> None:
         await fill(store, 40, queues=1)
         store.log.sync()
         disk.fail = lambda what, path: errno.EIO if what == "sync" and "consumequeue" in path else None
-        await store.background.housekeeping.flush_queues()
+        await store.background.housekeeping.queues.flush()
         assert store.why_not_writable is not None
         disk.fail = lambda what, path: None
 
@@ -177,12 +177,12 @@ def test_the_names_of_a_queue_are_durable_before_its_entries_count_as_settled() 
         await store.open()
         await fill(store, 10, queues=1, topic="KNOWN")
         store.log.sync()
-        await store.background.housekeeping.flush_queues()
+        await store.background.housekeeping.queues.flush()
         await store.background.housekeeping.write_checkpoint()
         await fill(store, 10, queues=1)
         store.log.sync()
         disk.fail = lambda what, path: errno.EIO if what == "sync_dir" and "consumequeue/T" in path else None
-        await store.background.housekeeping.flush_queues()
+        await store.background.housekeeping.queues.flush()
         assert store.why_not_writable is not None
         disk.fail = lambda what, path: None
 
@@ -190,7 +190,7 @@ def test_the_names_of_a_queue_are_durable_before_its_entries_count_as_settled() 
         store = MessageStore(FaultyEnv(disk.killed()), config(**IDLE))
         await store.open()
         store.log.sync()
-        await store.background.housekeeping.flush_queues()
+        await store.background.housekeeping.queues.flush()
         await store.background.housekeeping.write_checkpoint()
         assert store.checkpoint.now.settled_offset == store.log.end
 
@@ -207,11 +207,11 @@ def test_queue_entries_that_a_cut_erased_do_not_come_back_when_their_sync_failed
         await store.open()
         puts = await fill(store, 40, queues=1)
         store.log.sync()
-        await store.background.housekeeping.flush_queues()
+        await store.background.housekeeping.queues.flush()
         await store.background.housekeeping.write_checkpoint()
         store.truncate(puts[15].physical_offset)
         disk.fail = lambda what, path: errno.EIO if what == "sync" and "consumequeue" in path else None
-        await store.background.housekeeping.flush_queues()
+        await store.background.housekeeping.queues.flush()
         assert store.why_not_writable is not None
         disk.fail = lambda what, path: None
 
@@ -221,7 +221,7 @@ def test_queue_entries_that_a_cut_erased_do_not_come_back_when_their_sync_failed
         await store.open()
         await fill(store, 60, queues=1, topic="OTHER")
         store.log.sync()
-        await store.background.housekeeping.flush_queues()
+        await store.background.housekeeping.queues.flush()
         await store.background.housekeeping.write_checkpoint()
 
     asyncio.run(broken())
@@ -257,7 +257,7 @@ def test_damage_that_a_restart_knows_of_is_durable_before_it_is_believed() -> No
         await store.open()
         await fill(store, 10, queues=1)
         store.log.sync()
-        await store.background.housekeeping.flush_queues()
+        await store.background.housekeeping.queues.flush()
         await store.background.housekeeping.write_checkpoint()
         first = store.lookup(0)
         assert first is not None

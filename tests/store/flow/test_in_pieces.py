@@ -14,7 +14,7 @@ from model.ids import PhysicalOffset
 from model.message import BORN_HOST_V6, TRANSACTION_PREPARED
 from runtime.turns import Slice
 from store.files.record import walk
-from store.flow import queue_offsets
+from store.flow import queue_flush, queue_offsets
 from tests.fakes.disk.memory import FaultyEnv
 from tests.store.support import fill, message, opened
 
@@ -54,15 +54,83 @@ async def test_files_of_new_queues_are_made_off_the_loop(monkeypatch: pytest.Mon
     async with opened(env, flush_queue_interval_ms=NEVER_S * 1000) as store:
         await fill(store, 2 * QUEUES, queues=QUEUES)
         assert not made
-        await store.background.housekeeping.flush_queues()
+        await store.background.housekeeping.queues.flush()
         assert len(made) == made.total() == QUEUES, "each once"
         assert all(is_off for is_off, _ in made)
         assert not store.files.queues.dirty
         await fill(store, 2 * QUEUES, queues=QUEUES)
-        await store.background.housekeeping.flush_queues()
+        await store.background.housekeeping.queues.flush()
         assert made.total() == QUEUES
     async with opened(env) as store:
         assert [store.max_queue_offset("T", n) for n in range(QUEUES)] == [4] * QUEUES
+
+
+async def test_a_sweep_over_many_queues_takes_rounds_and_settles_what_it_began_with() -> None:
+    async with opened(FaultyEnv(), flush_queue_interval_ms=NEVER_S * 1000) as store:
+        keeping, settled = store.background.housekeeping, store.files.checkpoint.now
+        await fill(store, QUEUES, queues=QUEUES)
+        begun = store.dispatched
+        for turn in range(4):
+            assert settled.settled_offset == 0
+            await store.background.flusher._sync()
+            await keeping.queues.flush(QUEUES // 4)
+            waiting = [queue.queue_id for queue in store.files.queues.dirty]
+            assert waiting[: QUEUES - (turn + 1) * QUEUES // 4] == list(
+                range((turn + 1) * QUEUES // 4, QUEUES)
+            )
+            await fill(store, QUEUES // 4, queues=QUEUES)  # of the first ones: they wait behind the others
+        assert settled.settled_offset == begun < store.dispatched
+        await store.background.flusher._sync()
+        await keeping.queues.flush(QUEUES)
+        assert settled.settled_offset == store.dispatched
+        assert not store.files.queues.dirty
+
+
+async def test_a_cut_ends_a_sweep() -> None:
+    """What it began with is no more, and the queues may hold other entries below that."""
+    async with opened(FaultyEnv(), flush_queue_interval_ms=NEVER_S * 1000) as store:
+        keeping = store.background.housekeeping
+        puts = await fill(store, QUEUES, queues=QUEUES)
+        await keeping.queues.flush(QUEUES // 2)
+        cut = puts[QUEUES // 4].physical_offset
+        store.truncate(cut)
+        store.rebuild_queue_offsets()
+        await fill(store, 2 * QUEUES, queues=QUEUES)
+        for _ in range(2):
+            assert store.files.checkpoint.now.settled_offset <= cut
+            await store.background.flusher._sync()
+            await keeping.queues.flush(QUEUES // 2)
+        assert store.files.checkpoint.now.settled_offset == store.dispatched
+
+
+@pytest.mark.parametrize(("count", "waiting"), [(10, [0]), (100, [88, *range(77, 0, -10), 0])])
+async def test_queues_wait_few_rounds_for_their_sync(
+    count: int, waiting: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A sync costs as much for one entry as for many: a round syncs a few, or a part of more."""
+    monkeypatch.setattr(queue_flush, "SYNC_QUEUES", 10)
+    async with opened(FaultyEnv(), flush_queue_interval_ms=NEVER_S * 1000) as store:
+        await fill(store, count, queues=count)
+        found = []
+        for _ in waiting:
+            await store.background.housekeeping.queues.flush()
+            found.append(store.files.queues.unsynced_count)
+        assert found == waiting
+
+
+async def test_rounds_write_more_queues_the_more_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(queue_flush, "WRITE_QUEUES_A_S", 100)
+    monkeypatch.setattr(queue_flush, "SWEEP_S", 0.2)
+    env = FaultyEnv()
+    async with opened(env, flush_queue_interval_ms=100) as store:
+        for count, rounds in ((10, 1), (QUEUES, 2)):
+            await fill(store, count, queues=count)
+            dirty = [count]
+            while dirty[-1]:
+                await asyncio.sleep(0.01)
+                if len(store.files.queues.dirty) != dirty[-1]:
+                    dirty.append(len(store.files.queues.dirty))
+            assert len(dirty) - 1 <= rounds + 1, dirty
 
 
 async def test_no_file_is_made_of_queues_that_went_meanwhile() -> None:
@@ -70,7 +138,7 @@ async def test_no_file_is_made_of_queues_that_went_meanwhile() -> None:
     async with opened(env, flush_queue_interval_ms=NEVER_S * 1000) as store:
         await fill(store, QUEUES, queues=QUEUES)
         env.before = store.files.queues.destroy
-        await store.background.housekeeping.flush_queues()
+        await store.background.housekeeping.queues.flush()
         assert not [path for path in env.disk.nodes if "consumequeue" in path]
         env.before = lambda: None
 

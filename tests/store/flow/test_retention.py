@@ -298,7 +298,7 @@ async def test_queue_files_a_crash_left_behind_go_at_the_next_start() -> None:
     async with opened(env) as store:
         await fill(store, 200, queues=1)
         store.log.sync()
-        await store.background.housekeeping.flush_queues()
+        await store.background.housekeeping.queues.flush()
         before = env.disk.listdir("/store/consumequeue/T/0")
 
         async def dies() -> None:

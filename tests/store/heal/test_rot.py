@@ -408,7 +408,7 @@ async def test_a_reader_that_meets_a_wrong_queue_entry_gets_its_record(byte: int
             store.put(message(f"{number}".rjust(50)))
         store.confirm(store.log.end)
         await store.caught_up()
-        await store.background.housekeeping.flush_queues()
+        await store.background.housekeeping.queues.flush()
         env.disk.nodes["/store/consumequeue/T/0/" + "0" * 20].cache[9 * ENTRY_BYTES + byte] ^= 132
         assert [record.queue_offset for record in records_of(store)] == list(range(40))
 

@@ -178,7 +178,7 @@ async def test_a_queue_or_an_index_that_cannot_be_read_does_not_end_the_pass(
     async with opened(env, **KEYS) as store:
         puts = await fill(store, 60)
         await store.indexed()
-        await store.background.housekeeping.flush_queues()
+        await store.background.housekeeping.queues.flush()
         await store.background.housekeeping.flush_index()
         _flip(env, puts[-3].physical_offset + 90)
         for name in [name for name in env.disk.nodes if name.startswith(path + "/")]:

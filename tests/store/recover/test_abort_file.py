@@ -129,7 +129,7 @@ async def test_a_disk_that_takes_no_write_is_found_before_anything_else_is_read(
     store = await started(disk)
     await fill(store, 3)
     store.log.sync()
-    await store.background.housekeeping.flush_queues()
+    await store.background.housekeeping.queues.flush()
     await store.background.housekeeping.write_checkpoint()
     for after in (disk.killed(), disk.crash()):
         after.fail = lambda what, path: errno.EIO if what == "pwrite" else None

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from model.errors import DiskError
 from model.ids import Epoch, PhysicalOffset
 from store.files.record import encode
-from store.flow import housekeeping
+from store.flow import queue_flush
 from store.flow.writing import Put
 from store.message_store import MessageStore
 from store.recover import recovery
@@ -391,7 +391,7 @@ async def test_a_clean_stop_leaves_no_abort_and_scans_little(monkeypatch: pytest
 async def test_a_stop_with_more_queues_than_it_syncs_one_by_one_is_clean_too(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(housekeeping, "CLOSE_QUEUES", 10)
+    monkeypatch.setattr(queue_flush, "CLOSE_QUEUES", 10)
 
     env = FaultyEnv()
     whole = env.disk.sync_all
@@ -413,7 +413,7 @@ async def test_a_stop_with_more_queues_than_it_syncs_one_by_one_is_clean_too(
 
 
 async def test_a_stop_whose_one_sync_fails_is_not_a_clean_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(housekeeping, "CLOSE_QUEUES", 10)
+    monkeypatch.setattr(queue_flush, "CLOSE_QUEUES", 10)
 
     env = FaultyEnv()
     async with opened(env, flush_queue_interval_ms=3_600_000) as store:
@@ -437,7 +437,7 @@ async def test_an_unclean_start_goes_back_only_as_far_as_the_checkpoint_says(
             env.clock_ms += 10_000
         await store.background.housekeeping.flush_index()
         store.log.sync()
-        await store.background.housekeeping.flush_queues()
+        await store.background.housekeeping.queues.flush()
         for _ in range(2):
             await store.background.housekeeping.write_checkpoint()
 

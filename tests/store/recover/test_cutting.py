@@ -145,7 +145,7 @@ def test_a_checkpoint_on_its_way_while_the_log_is_cut_does_not_cover_what_goes(
         async with opened(env, flush_interval_ms=HOUR_MS, flush_queue_interval_ms=HOUR_MS) as store:
             puts = await fill(store, 100, queues=1)
             store.log.sync()
-            await store.background.housekeeping.flush_queues()
+            await store.background.housekeeping.queues.flush()
 
             async def offload(call: Callable[[], T]) -> T:
                 asked.append(call)

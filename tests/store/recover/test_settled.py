@@ -11,7 +11,7 @@ from runtime.env import read_file
 from store.files.checkpoint import READ_BYTES, Checkpoint
 from store.files.consume_queue import ENTRY
 from store.files.record import HEAD, BadRecord, decode, whole
-from store.flow import housekeeping
+from store.flow import queue_flush
 from store.message_store import MessageStore
 from store.recover import recovery
 from tests.fakes.disk.memory import FaultyDisk, FaultyEnv, FaultyFile
@@ -36,7 +36,7 @@ async def _worked(seed: int) -> FaultyDisk:
             store.confirm(store.log.end)
             await store.caught_up()
         elif step < 0.8:
-            await coordinator.flush_queues()
+            await coordinator.queues.flush(chance.choice([None, None, 1, 3]))
             await coordinator.write_checkpoint()
         elif step < 0.95:
             await store.background.flusher._sync()
@@ -77,7 +77,7 @@ def test_all_below_the_settled_offset_survives_a_power_failure(
     few: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if few:  # a round does not reach every queue
-        monkeypatch.setattr(housekeeping, "SYNC_QUEUES", 2)
+        monkeypatch.setattr(queue_flush, "SYNC_QUEUES", 2)
     found = []
     for seed in range(60):
         disk = asyncio.run(_worked(seed))
@@ -130,7 +130,7 @@ async def test_a_start_reads_little_more_than_what_is_not_settled(monkeypatch: p
     await store.open()
     await fill(store, 200)
     await store.background.flusher._sync()
-    await store.background.housekeeping.flush_queues()
+    await store.background.housekeeping.queues.flush()
     await store.background.housekeeping.write_checkpoint()
     settled = store.log.end
     await fill(store, 10)

@@ -31,7 +31,7 @@ def _one(number: int) -> NewMessage:
 
 async def _settle(store: MessageStore) -> None:
     store.log.sync()
-    await store.background.housekeeping.flush_queues()
+    await store.background.housekeeping.queues.flush()
     await store.background.housekeeping.write_checkpoint()
 
 
