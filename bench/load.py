@@ -15,6 +15,7 @@ import ssl
 import struct
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
 from model.codes import Request
@@ -154,6 +155,16 @@ class ManyTopics(Template):
         return frame
 
 
+def greet(links: list[Link], template: Template) -> None:
+    """One send on each: who was answered is connected. Raises OSError."""
+    for link in links:
+        link.socket.sendall(template.fill(0, 0))
+    for link in links:
+        while not link.answers():
+            pass
+        link.room -= 1
+
+
 def run(
     address: str,
     topic: str,
@@ -162,8 +173,10 @@ def run(
     seconds: float,
     tls: ssl.SSLContext | None = None,
     template: Template | None = None,
+    mark: Callable[[], object] | None = None,
 ) -> Outcome:
-    """Keep the sends of ``work`` open for ``seconds``, then wait for the last answers."""
+    """Keep the sends of ``work`` open for ``seconds``, then wait for the last answers. ``mark``: called when
+    every connection has had one answer, which does not count, and again before they are closed."""
     template = template or Template(topic, work)
     started: dict[int, float] = {}
     took_us: list[float] = []
@@ -174,6 +187,9 @@ def run(
     try:
         for link in links:
             ready.register(link.socket, selectors.EVENT_READ, link)
+        if mark is not None:
+            greet(links, template)
+            mark()
         begin = now = time.perf_counter()
         end = begin + seconds
         woken = links
@@ -203,6 +219,8 @@ def run(
                     if failure:
                         failures.append(failure)
         wall = time.perf_counter() - begin
+        if mark is not None:
+            mark()
     finally:
         ready.close()
         for link in links:
