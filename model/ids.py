@@ -14,3 +14,8 @@ NO_EPOCH: Final = Epoch(0)
 
 MASTER_ID: Final = BrokerId(0)  # what a master calls itself at the NameServers
 """A broker registers with id 0 while it is master, with its own id otherwise (facts: RocketMQ 5.x)."""
+
+
+def is_number(text: str | bytes) -> bool:
+    """Is it a number of at most 64 bits in plain digits? A text that may have rotted has any others."""
+    return len(text) < 20 and text.isascii() and text.isdigit()

@@ -9,6 +9,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from typing import Final
 
+from model.ids import is_number
 from runtime.turns import Slice
 from store.files.record import Record
 from store.message_store import MessageStore
@@ -29,7 +30,7 @@ def first_behind(store: MessageStore, topic: str, physical_offset: int) -> int:
 
 def ended_by(op: Record) -> list[int]:
     """The halves, by queue offset, that an op record says have ended."""
-    return [int(word) for word in op.body.decode(errors="replace").split(",") if word.isdigit()]
+    return [int(word) for word in op.body.split(b",") if is_number(word)]
 
 
 class HalfPlaces:

@@ -35,7 +35,7 @@ from zlib import crc32
 
 from model import message as m
 from model.errors import DiskError, Refused
-from model.ids import PhysicalOffset, QueueOffset
+from model.ids import PhysicalOffset, QueueOffset, is_number
 from runtime.env import Buffer
 
 MAGIC_V1: Final = 0xDAA320A7
@@ -489,7 +489,7 @@ class DispatchParser:
         """The number its queue entry carries: the hash of TAGS, or when a delayed message is due (ms)."""
         if topic == m.SCHEDULE_TOPIC:
             level = m.property_of(properties, m.DELAY)
-            if level is not None and level.isdigit():
+            if level is not None and is_number(level):  # no CRC covers it
                 top = len(self._delays_ms) - 1
                 return store_timestamp_ms + self._delays_ms[min(int(level), top)]
         tags = m.property_of(properties, m.TAGS)

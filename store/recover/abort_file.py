@@ -19,6 +19,7 @@ from contextlib import suppress
 from threading import Lock
 from typing import Final
 
+from model.ids import is_number
 from runtime.env import Disk, File, read_file
 from store.files.health import FULL
 
@@ -73,7 +74,7 @@ class AbortFile:
             # A note that was cut short has the rest of the boot's name behind it.
             lost = text.startswith(LOST)
             self.found = Stop.LOST if lost else Stop.KILLED if same_boot else Stop.UNKNOWN
-            if self.found is Stop.KILLED and reached.isdigit():
+            if self.found is Stop.KILLED and is_number(reached):
                 self.reached = self._line = int(reached)
             self._says_reach = self.found is Stop.KILLED  # what a failed sync of the recovery drops is missed
         self._disk.sync_dir(self._root)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 from typing import Final
 
+from model.ids import is_number
 from runtime.env import Disk, read_file, write_file
 from store.files.checkpoint import Checkpoint
 from store.files.epoch_file import EpochEntry
@@ -45,7 +46,7 @@ class LogWasLonger:
         """
         try:
             text = read_file(self._disk, self._path).strip()
-            known = int(text) if text.isdigit() else end + 1  # damaged: then it says so much only
+            known = int(text) if is_number(text) else end + 1  # damaged: then it says so much only
         except FileNotFoundError:
             known = -1
         longest = max(was, known)

@@ -145,6 +145,8 @@ def test_the_tags_code_of_a_delayed_message_is_when_it_is_due() -> None:
     assert parser.tags_code("SCHEDULE_TOPIC_XXXX", "DELAY\x013\x02", 1000) == 11_000
     assert parser.tags_code("SCHEDULE_TOPIC_XXXX", "DELAY\x0199\x02", 1000) == 61_000
     assert parser.tags_code("T", "TAGS\x01TagA\x02DELAY\x013\x02", 1000) == 2598919
+    for rotten in ("\u00b2", "\u0663", "", "3" * 5000, "-3"):
+        assert parser.tags_code("SCHEDULE_TOPIC_XXXX", f"DELAY\x01{rotten}\x02", 1000) == 0
     assert parser.tags_code("T", "", 1000) == 0
 
 
