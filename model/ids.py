@@ -17,5 +17,5 @@ MASTER_ID: Final = BrokerId(0)  # what a master calls itself at the NameServers
 
 
 def is_number(text: str | bytes) -> bool:
-    """Is it a number of at most 64 bits in plain digits? A text that may have rotted has any others."""
-    return len(text) < 20 and text.isascii() and text.isdigit()
+    """Is it one of at most 20 plain digits, as in names of files? A text that rotted may be anything."""
+    return len(text) <= 20 and text.isascii() and text.isdigit()
