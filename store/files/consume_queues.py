@@ -10,7 +10,7 @@ from typing import Final
 
 from runtime.env import Disk
 from store.files.consume_queue import ConsumeQueue, OffsetsTaken, fill
-from store.files.segment import FilePool
+from store.files.segment import FilePool, is_number
 
 OPEN_FILES_MAX: Final = 256
 
@@ -42,7 +42,7 @@ class ConsumeQueues:
         """
         for topic in self._disk.listdir(self.path):
             for name in self._disk.listdir(f"{self.path}/{topic}"):
-                if name.isdigit() and (topic, int(name)) not in but:
+                if is_number(name) and (topic, int(name)) not in but:
                     self.open(topic, int(name)).find()
         for queue in self:  # once the files of all were seen to be of the right size
             queue.load(settled)

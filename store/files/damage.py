@@ -22,7 +22,7 @@ import struct
 from bisect import bisect_right
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 from zlib import crc32
 
@@ -155,6 +155,12 @@ class DamageLedger:
             for hook in self.on_change:
                 hook()
 
+    def narrow(self, damaged: Iterable[Interval]) -> None:
+        """Of ranges in which some of ``damaged`` lies, nothing else is: sound records were noted with them.
+        One whose bytes are whole, and others than elsewhere (``bytes_differ``), stays as it is."""
+        intervals = sorted(damaged)
+        self._store([part for item in self.ranges for part in _narrowed(item, intervals)])
+
     def clear(self, gone: DamagedRange) -> None:
         """``gone`` is whole again."""
         self._store([item for item in self.ranges if item.begin != gone.begin])
@@ -216,6 +222,26 @@ def _with(ranges: list[DamagedRange], item: DamagedRange) -> list[DamagedRange]:
     return sorted([*(other for other in ranges if other not in near), merged], key=lambda other: other.begin)
 
 
+def _narrowed(item: DamagedRange, damaged: list[Interval]) -> list[DamagedRange]:
+    parts: list[Interval] = []
+    for begin, until in damaged if item.kind != "bytes_differ" else ():
+        begin, until = max(begin, item.begin), min(until, item.until)
+        if begin >= until:
+            continue
+        if parts and begin <= parts[-1][1]:
+            begin, until = parts[-1][0], max(until, parts.pop()[1])
+        parts.append((begin, until))
+    return [
+        replace(
+            item,
+            begin=begin,
+            until=until,
+            lost=tuple(one for one in item.lost if begin <= one.offset and one.offset + one.size <= until),
+        )
+        for begin, until in parts or [(item.begin, item.until)]
+    ]
+
+
 def encode_ranges(ranges: Iterable[DamagedRange]) -> bytes:
     """The content of the file."""
     text = json.dumps([item.to_json() for item in ranges], separators=(",", ":"))
@@ -252,7 +278,7 @@ def _ranges_in(data: bytes) -> list[DamagedRange]:
             DamagedRange(r["begin"], r["until"], r["kind"], r["foundMs"], tuple(Lost(*x) for x in r["lost"]))
             for r in rows
         ]
-    except (KeyError, TypeError) as error:
+    except (KeyError, TypeError, RecursionError) as error:
         raise ValueError(repr(error)) from error
 
 

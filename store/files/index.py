@@ -23,6 +23,7 @@ from runtime.env import Disk
 from store.files.index_file import STILL_LOOKING, IndexFile, Item
 from store.files.key_hash import MASK, KeyHash, absolute
 from store.files.record import Dispatch
+from store.files.segment import is_number
 
 if TYPE_CHECKING:
     from runtime.native._native import Block
@@ -57,7 +58,7 @@ class Index:
 
         ``clean``: the last process ended with good syncs of all there is."""
         for name in self._disk.listdir(self.path):
-            if len(name) != _NAME_CHARS or not name.isdigit():
+            if len(name) != _NAME_CHARS or not is_number(name):
                 continue
             file = IndexFile(self._disk, f"{self.path}/{name}", self._slots, self._entries)
             try:

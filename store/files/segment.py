@@ -17,6 +17,15 @@ NAME_DIGITS: Final = 20
 ZERO_BLOCK: Final = bytes(1 << 20)
 
 
+def is_number(name: str) -> bool:
+    """Is a name a number, as this code and RocketMQ write them? Other alphabets have digits too."""
+    return name.isascii() and name.isdigit()
+
+
+def is_segment_name(name: str) -> bool:
+    return len(name) == NAME_DIGITS and is_number(name)
+
+
 class FilePool:
     """Keeps at most ``open_max`` of its segments' files open; the one opened first is closed first."""
 
@@ -165,9 +174,7 @@ class SegmentDir:
 
     def load(self) -> None:
         """Find the segments there are; names that are not 20 digits are left alone. Opens no file."""
-        names = [
-            name for name in self._disk.listdir(self.path) if len(name) == NAME_DIGITS and name.isdigit()
-        ]
+        names = [name for name in self._disk.listdir(self.path) if is_segment_name(name)]
         self.segments = [
             Segment(self._disk, f"{self.path}/{name}", int(name), self._pool) for name in sorted(names)
         ]

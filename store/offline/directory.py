@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import hashlib
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any, Final
 
 from model import message as m
@@ -21,19 +23,20 @@ from runtime.env import Disk, File, read_file
 from store.files import consume_queue as cq
 from store.files.checkpoint import READ_BYTES as CHECKPOINT_BYTES
 from store.files.checkpoint import Checkpoint
-from store.files.damage import FILE_NAME, DamagedRange, Resync, load_ranges
+from store.files.damage import FILE_NAME, DamagedRange, Resync, load_ranges, may_have
 from store.files.epoch_file import EpochEntry
 from store.files.epoch_file import decode as decode_epochs
 from store.files.record import (
     BLANK_BYTES,
     HEAD,
+    MAGIC_BLANK,
     BadRecord,
     Record,
     decode,
     measure,
     whole,
 )
-from store.files.segment import NAME_DIGITS
+from store.files.segment import is_number, is_segment_name
 
 BLOCK_BYTES: Final = 4 << 20
 FILE_BYTES_MAX: Final = (1 << 31) - 1
@@ -100,6 +103,8 @@ class StoreDirectory:
         else the first one is an error."""
         self.unfit: dict[str, str] = {}
         """Those, by their paths below the root, as far as they were met; and why."""
+        self.surplus: dict[int, int] = {}
+        """Of segments, by their starts: how many bytes their files have behind them."""
         self._lenient = lenient
         self.root = root.rstrip("/") or "/"
         self.progress: Callable[[int], None] = lambda size: None
@@ -151,7 +156,7 @@ class StoreDirectory:
     def _listing(self, path: str) -> list[SegmentInfo]:
         found: list[SegmentInfo] = []
         for name in self._disk.listdir(path):
-            if len(name) == NAME_DIGITS and name.isdigit():
+            if is_segment_name(name):
                 size = self._fit(f"{path}/{name}")
                 if size is not None:
                     found.append(SegmentInfo(int(name), size, f"{path}/{name}"))
@@ -178,8 +183,11 @@ class StoreDirectory:
     # -- CommitLog -------------------------------------------------------------------------------------
 
     def segments(self) -> list[SegmentInfo]:
-        """The files of the CommitLog, oldest first."""
-        return self._listing(self._log_path)
+        """The files of the CommitLog, oldest first. What one holds behind its segment's end is left out."""
+        found = self._listing(self._log_path)
+        size = _segment_bytes(found)
+        self.surplus = {one.start: one.size - size for one in found if size and one.size > size}
+        return [replace(one, size=size) if one.start in self.surplus else one for one in found]
 
     def records(
         self, begin: int = 0, end: int | None = None, *, check_crc: bool = True
@@ -204,43 +212,21 @@ class StoreDirectory:
         window = _Window(self, segment)
         at = 0
         while at + BLANK_BYTES <= segment.size:
-            here = window.place(at)
-            offset = segment.start + at
             try:
-                if check_crc:
-                    size = whole(window.data, here, offset, prop_crc=False)
-                else:
-                    size = measure(window.data, here, offset, False)
+                size = window.measure(at, check_crc=check_crc)
             except BadRecord as bad:
-                head = HEAD.unpack_from(window.data.ljust(here + HEAD.size, b"\0"), here)
-                if bad.kind != "unreadable_region":  # its parts fit: the next record is where it says
-                    following: int | None = at + int(head[0])
-                else:
-                    following = window.resync(at)
-                if following is not None:
-                    yield Damage(bad.kind, offset, segment.start + following, segment.name, str(bad))
-                    at = following
-                    continue
-                until = window.data_end(at)
+                head = window.head(at)
+                following = window.behind(at, bad, head)
+                until = window.data_end(at, head) if following is None else following
                 if until > at:
-                    if head[6] == offset and head[0] > 0:  # a record began here: it tells its own end
-                        until = max(until, min(at + int(head[0]), segment.size))
-                    yield Damage(bad.kind, offset, segment.start + until, segment.name, str(bad))
-                return
-            if size == 0:
-                if not window.grow(at):
-                    yield Damage(
-                        "unreadable_region", offset, segment.end, segment.name, "cut off by the file's end"
-                    )
+                    yield Damage(bad.kind, segment.start + at, segment.start + until, segment.name, str(bad))
+                if following is None:
                     return
+                at = following
                 continue
             if size < 0:
-                if at - size != segment.size:
-                    yield Damage(
-                        "unreadable_region", offset, segment.end, segment.name, "a blank of wrong length"
-                    )
                 return
-            yield decode(window.data, here, check_crc=False)
+            yield decode(window.data, at - window.base, check_crc=False)
             at += size
 
     def segment_at(self, offset: int) -> SegmentInfo | None:
@@ -260,14 +246,35 @@ class StoreDirectory:
     def record_bytes(self, offset: int, size: int) -> bytes:
         """The bytes of the log at ``offset`` if what begins there says that it has ``size``; else none: who
         asks may have any number from the disk."""
+        segment = self.segment_at(offset)
+        if segment is None or not may_have(size, segment.end - offset):
+            return b""
         says = int.from_bytes(self.log_bytes(offset, offset + 4), "big", signed=True)
         return self.log_bytes(offset, offset + size) if says == size else b""
+
+    def is_sound(self, offset: int) -> bool:
+        """Does a whole record, or a blank, stand there?"""
+        segment = self.segment_at(offset)
+        if segment is None:
+            return False
+        try:
+            return whole_at(self.ahead_in(segment, HEAD.size), offset - segment.start, segment) != 0
+        except BadRecord:
+            return False
+
+    def ahead_in(self, segment: SegmentInfo, piece_bytes: int = BLOCK_BYTES) -> Ahead:
+        """The bytes of a segment, by their positions in it."""
+        return Ahead(lambda at, size: self.read(segment.path, size, at), segment.size, piece_bytes)
+
+    def written_until(self, segment: SegmentInfo, offset: int) -> int:
+        """Behind the last byte of the segment, at or behind ``offset``, that is not zero."""
+        return segment.start + _data_end(self, segment, offset - segment.start)
 
     def record_at(self, offset: int) -> Record | None:
         """The record that begins at ``offset``; its CRC is not looked at."""
         segment = self.segment_at(offset)
         size = int.from_bytes(self.log_bytes(offset, offset + 4), "big")
-        if segment is None or size > segment.end - offset:
+        if segment is None or not may_have(size, segment.end - offset):
             return None
         try:
             record = decode(self.log_bytes(offset, offset + size), check_crc=False)
@@ -284,7 +291,7 @@ class StoreDirectory:
             (topic, int(name))
             for topic in self._disk.listdir(root)
             for name in sorted(self._disk.listdir(f"{root}/{topic}"))
-            if name.isdigit()
+            if is_number(name)
         ]
 
     def queue_files(self, topic: str, queue_id: int) -> list[SegmentInfo]:
@@ -328,7 +335,7 @@ class StoreDirectory:
         return [
             f"{self.root}/index/{name}"
             for name in self._disk.listdir(f"{self.root}/index")
-            if len(name) == 17 and name.isdigit() and self._fit(f"{self.root}/index/{name}") is not None
+            if len(name) == 17 and is_number(name) and self._fit(f"{self.root}/index/{name}") is not None
         ]
 
     def epochs(self) -> list[EpochEntry]:
@@ -357,55 +364,104 @@ class StoreDirectory:
         )
 
 
+def _segment_bytes(found: list[SegmentInfo]) -> int:
+    """How long segments are, where a file may have more behind its own: as far as most begin behind another,
+    if there is a file of that size. 0: no file tells."""
+    apart = Counter(b.start - a.start for a, b in pairwise(found))
+    size = max(apart, key=lambda size: apart[size], default=0)
+    return size if any(one.size == size for one in found) else 0
+
+
+def whole_at(
+    ahead: Ahead, at: int, segment: SegmentInfo, *, check_crc: bool = True, prop_crc: bool = False
+) -> int:
+    """Bytes of the record at position ``at`` of a segment, all of which are in ``ahead`` then; of a blank
+    that is right there, negative. Raises BadRecord for all else: no size is believed that can be none."""
+    left, offset, wanted = segment.size - at, segment.start + at, HEAD.size
+    while True:
+        here = ahead.at(at, wanted)
+        if check_crc:
+            size = whole(ahead.data, here, offset, prop_crc=prop_crc)
+        else:
+            size = measure(ahead.data, here, offset, False)
+        if size > 0:
+            return size
+        if size < 0:
+            if -size != left:
+                raise BadRecord("unreadable_region", "a blank of wrong length")
+            return size
+        says = int.from_bytes(ahead.data[here : here + 4], "big")
+        if wanted != HEAD.size or not may_have(says, left):
+            raise BadRecord("unreadable_region", f"it says it has {says} bytes, {left} are left")
+        wanted = says
+
+
+def _data_end(store: StoreDirectory, segment: SegmentInfo, position: int) -> int:
+    """The position behind the last byte that is not zero, at or behind ``position``."""
+    end = at = position
+    while at < segment.size and (found := store.data_from(segment.path, at)) is not None:
+        at, stop = found[0], min(found[1], segment.size)
+        while at < stop and (block := store.read(segment.path, min(BLOCK_BYTES, stop - at), at)):
+            kept = len(block.rstrip(b"\0"))
+            end, at = at + kept if kept else end, at + len(block)
+        if at < stop:
+            break  # somebody cut the file
+    return end
+
+
 class _Window:
     """A piece of a segment in memory (``data``), moved along."""
 
     def __init__(self, store: StoreDirectory, segment: SegmentInfo) -> None:
         self.segment = segment
-        self.data = b""
         self._store, self._begin = store, 0
-        self._ahead = Ahead(lambda at, size: store.read(segment.path, size, at), segment.size, BLOCK_BYTES)
-        self._resync = Resync(self._ahead, segment.start, segment.size, self._data_from)
+        self._ahead = store.ahead_in(segment)
+        self._resync = Resync(
+            self._ahead, segment.start, segment.size, lambda at: store.data_from(segment.path, at)
+        )
+
+    @property
+    def data(self) -> bytes:
+        return self._ahead.data
+
+    @property
+    def base(self) -> int:
+        """The position with which ``data`` begins."""
+        return self._ahead.base
 
     def place(self, position: int) -> int:
         """Where ``position`` is in ``data``, with as many bytes as a head has behind it, if there are."""
-        return self._moved(self._ahead.at(position, HEAD.size))
+        return self._ahead.at(position, HEAD.size)
 
-    def _moved(self, here: int) -> int:
-        self.data = self._ahead.data
-        self._store.progress(max(self._ahead.base - self._begin, 0))
-        self._begin = self._ahead.base
-        return here
+    def measure(self, position: int, *, check_crc: bool) -> int:
+        """As ``whole_at``."""
+        size = whole_at(self._ahead, position, self.segment, check_crc=check_crc)
+        if self._ahead.base != self._begin:
+            self._store.progress(max(self._ahead.base - self._begin, 0))
+            self._begin = self._ahead.base
+        return size
 
-    def grow(self, position: int) -> bool:
-        """Read on until the record at ``position`` is in ``data``; False when the segment is too short."""
+    def head(self, position: int) -> tuple[int, ...]:
         here = self.place(position)
-        size = int.from_bytes(self.data[here : here + 4], "big")
-        if position + size > self.segment.size or size <= len(self.data) - here:
-            return False
-        here = self._moved(self._ahead.at(position, size))
-        return len(self.data) - here >= size
+        found: tuple[int, ...] = HEAD.unpack(self.data[here : here + HEAD.size].ljust(HEAD.size, b"\0"))
+        return found
 
-    def resync(self, position: int) -> int | None:
-        """The position of the next whole record behind ``position``."""
+    def behind(self, position: int, bad: BadRecord, head: tuple[int, ...]) -> int | None:
+        """Where the log goes on behind what is no record: its position, None if it is nowhere in the
+        segment."""
+        if bad.kind != "unreadable_region":  # its parts fit: the next record is where it says
+            return position + head[0]
         return self._resync.behind(position)
 
-    def data_end(self, position: int) -> int:
-        """The position behind the last byte that is not zero, at or behind ``position``."""
-        end = at = position
-        while at < self.segment.size and (found := self._data_from(at)) is not None:
-            at, stop = found[0], min(found[1], self.segment.size)
-            while at < stop and (
-                block := self._store.read(self.segment.path, min(BLOCK_BYTES, stop - at), at)
-            ):
-                kept = len(block.rstrip(b"\0"))
-                end, at = at + kept if kept else end, at + len(block)
-            if at < stop:
-                break  # somebody cut the file
+    def data_end(self, position: int, head: tuple[int, ...]) -> int:
+        """Where what stands at ``position``, behind which no record is whole, ends: as far as it says
+        itself, if something is written there."""
+        end, left = _data_end(self._store, self.segment, position), self.segment.size - position
+        if end > position and head[1] == MAGIC_BLANK:
+            return self.segment.size
+        if end > position and head[6] == self.segment.start + position and may_have(head[0], left):
+            return max(end, position + head[0])
         return end
-
-    def _data_from(self, position: int) -> tuple[int, int] | None:
-        return self._store.data_from(self.segment.path, position)
 
 
 def dump(record: Record) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """How is a store mended that no broker runs on: from the directories of its replicas, in place?
 
 First what no CRC covers is compared with the replicas (``store.offline.replicas``). Then damaged ranges of
-the log are taken from the first replica whose bytes prove themselves (``store.heal.repair.check``); queue
+the log are taken from the first replica whose bytes prove themselves (``store.offline.taking``); queue
 entries, and an index that is wrong or gone, from the log's own records (``store.offline.rebuild``). This goes
 on until ``store.offline.verify`` finds nothing, or nothing more can be done: the rest is left. A torn tail
 is cut only when the caller says so: it may be all that is left of the newest messages. Damage of the log
@@ -20,7 +20,6 @@ from runtime.env import Disk, File
 from store.files.consume_queue import ENTRY
 from store.files.damage import DamagedRange, DamageLedger
 from store.files.record import BadRecord, DispatchParser, delay_levels_ms
-from store.heal.repair import NEIGHBOUR_BYTES, Wanted, check
 from store.offline import verify
 from store.offline.directory import SegmentInfo, StoreDirectory, must_be_store
 from store.offline.entries import EntryCheck
@@ -29,6 +28,7 @@ from store.offline.queue_begins import is_queue_file
 from store.offline.queue_places import Says, placed
 from store.offline.rebuild import complete_queues, drop_unbelieved, make_gone_files, rebuild_index
 from store.offline.replicas import Comparison, goes_on_behind
+from store.offline.taking import copy, gap_at, proven
 
 ROUNDS_MAX: Final = 16
 """Each reads the whole log. One is enough unless what is mended shows what is damaged behind it."""
@@ -215,8 +215,11 @@ class _Repair:
         ledger = DamageLedger(self._disk, self._root)
         ledger.load()
         places = [d for d in damage if d["file"].isdigit() and d["kind"] != "missing_segment"]
+        places = [d for d in places if d["physicalOffset"] < d["until"]]
         ends = [int(d["physicalOffset"]) for d in (*places, *filter(None, [outcome.tail]))]
         items = [DamagedRange(d["physicalOffset"], d["until"], d["kind"], self._now_ms) for d in places]
+        if len(damage) < verify.DAMAGE_MAX:  # all there is
+            ledger.narrow((item.begin, item.until) for item in items)
         left: list[DamagedRange] = []
         for item in sorted(items, key=lambda d: d.begin):
             if not self._mended(store, segments, item, ends, ledger, outcome):
@@ -261,30 +264,17 @@ class _Repair:
         segment = next((s for s in segments if s.start <= item.begin < s.end), None)
         if segment is None or item.until > segment.end:
             return None, "it crosses the end of a segment"
-        begin = max(item.begin - NEIGHBOUR_BYTES, segment.start)
-        until = min(item.until + NEIGHBOUR_BYTES, segment.end, limit)
-        before = store.read(segment.path, item.begin - begin, begin - segment.start)
-        behind = store.read(segment.path, until - item.until, item.until - segment.start)
-        behind = behind.rstrip(b"\0")  # where the log ends here, it may go on there
-        until = item.until + len(behind)
+        gap = gap_at(store, segment, item.begin, item.until, limit)
         whys: list[str] = []
         for peer in self._peers:
             with StoreDirectory(self._disk, peer, lenient=True) as other:
-                data = other.log_bytes(begin, until)
-            try:
-                inner = check(
-                    Wanted(begin, until, item, before, behind),
-                    data,
-                    segment.size,
-                    prop_crc=self._config.append_prop_crc,
-                )
-            except BadRecord as bad:
-                whys.append(f"{peer}: {bad}")
-                continue
-            file = self._open(segment.path)
-            file.pwrite(inner, item.begin - segment.start)
-            file.sync()
-            return peer, ""
+                try:
+                    until = proven(store, gap, other, prop_crc=self._config.append_prop_crc)
+                except BadRecord as bad:
+                    whys.append(f"{peer}: {bad}")
+                    continue
+                copy(other, gap, until, self._open(segment.path))
+                return peer, ""
         return None, "; ".join(whys) or "no replica was named"
 
     def _erase(self, segments: list[SegmentInfo], offset: int) -> None:

@@ -15,7 +15,6 @@ from typing import Final
 from model.errors import DiskError
 from model.message import TRANSACTION_PREPARED
 from runtime.env import Disk
-from store.files.damage import RECORD_BYTES_MAX
 from store.files.epoch_file import EpochEntry
 from store.files.index import Index
 from store.files.index_file import IndexFile
@@ -97,24 +96,16 @@ class Comparison:
 
     def differences(self) -> Iterator[Difference]:
         """What has to be changed, or cannot be decided, in log order; adjacent places are one."""
-        run: Difference | None = None
-        records = 0
-        for begin, until, found in self._judged():
-            if run is not None and (found is None or begin != run.until or bool(found.why) != bool(run.why)):
-                yield _closed(run, records, follows=found is None and begin == run.until)
-                run, records = None, 0
-            if found is None:
-                continue
-            if run is None:
-                run, records = found, 1
-                continue
-            run.until, records = until, records + 1
-            if not run.why:
-                run.data += found.data
-                if len(run.data) > RUN_BYTES_MAX:
-                    run.data, run.why = b"", _HISTORY
-        if run is not None:
-            yield _closed(run, records, follows=False)
+        row: _Row | None = None
+        for begin, _, found in self._judged():
+            if row is not None and (found is None or begin != row.until):
+                yield from row.closed(follows=found is None and begin == row.until)
+                row = None
+            if found is not None:
+                row = row or _Row(begin)
+                row.add(found)
+        if row is not None:
+            yield from row.closed(follows=False)
 
     def _judged(self) -> Iterator[tuple[int, int, Difference | None]]:
         """Each record that a replica has as well, with its difference."""
@@ -186,12 +177,35 @@ class Comparison:
 
 
 _HISTORY: Final = "no record behind them is the same everywhere: another history, or the log's end rotted"
+_TOO_MUCH: Final = f"more than {RUN_BYTES_MAX >> 20} MiB on end differ: another history"
 
 
-def _closed(run: Difference, records: int, *, follows: bool) -> Difference:
-    if records > 1 and not follows and not run.why:
-        run.data, run.why = b"", _HISTORY
-    return run
+class _Row:
+    """Records that differ one behind another. They are exchanged together, or none is: two histories differ
+    to their ends, or for long."""
+
+    def __init__(self, begin: int) -> None:
+        self.begin = self.until = begin
+        self._parts: list[Difference] = []  # side by side, each decided or not
+        self._records = 0
+
+    def add(self, found: Difference) -> None:
+        self.until, self._records = found.until, self._records + 1
+        last = self._parts[-1] if self._parts else None
+        if last is None or bool(last.why) != bool(found.why):
+            self._parts.append(found)
+        else:
+            last.until = found.until
+            last.data += found.data
+        if self.until - self.begin > RUN_BYTES_MAX and any(not part.why for part in self._parts):
+            self._parts = [Difference(self.begin, self.until, why=_TOO_MUCH)]
+
+    def closed(self, *, follows: bool) -> Iterator[Difference]:
+        """``follows``: a record that is the same everywhere."""
+        for part in self._parts:
+            if not part.why and self._records > 1 and not follows:
+                part.data, part.why = b"", _HISTORY
+            yield part
 
 
 def goes_on_behind(disk: Disk, root: str, peers: Sequence[str], end: int) -> int:
@@ -229,16 +243,6 @@ def _shows(disk: Disk, path: str, own: Replica, record: Record, end: int) -> boo
     try:
         same = peer.store.log_bytes(begin, until) == own.store.log_bytes(begin, until)
         epochs = all(own.at(at) == peer.at(at) for at in (end, begin))
-        return same and epochs and until <= peer.limit and _is_sound(peer.store, end)
+        return same and epochs and until <= peer.limit and peer.store.is_sound(end)
     finally:
         peer.store.close()
-
-
-def _is_sound(store: StoreDirectory, offset: int) -> bool:
-    """Does a record, or a blank, stand there?"""
-    says = int.from_bytes(store.log_bytes(offset, offset + 4), "big")
-    data = store.log_bytes(offset, offset + min(says, RECORD_BYTES_MAX))
-    try:
-        return bool(data) and whole(data, 0, offset, prop_crc=False) != 0
-    except BadRecord:
-        return False

@@ -11,6 +11,7 @@ process died; a recovery drops it and it is no damage. Bytes that are no record 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any, Final
 
 from model.config import StoreConfig
@@ -24,6 +25,7 @@ from store.flow.multi_dispatch import places
 from store.offline.directory import Damage, SegmentInfo, StoreDirectory
 from store.offline.entries import EntryCheck
 from store.offline.index_check import IndexCheck, Shape, shape_of
+from store.offline.log_reach import LogReach
 from store.offline.queue_begins import QueueBegins
 from store.offline.queue_places import Placed, Says
 
@@ -54,13 +56,13 @@ def verify(
         if progress is not None:
             total = sum(segment.size for segment in store.segments())
             store.progress = lambda size: progress(size, total)
-        return _Verification(store, config or StoreConfig()).run(reach)
+        config = config or StoreConfig()
+        return _Verification(store, config).run(shape_in(config), reach)
 
 
 class _Verification:
     def __init__(self, store: StoreDirectory, config: StoreConfig) -> None:
         self._store = store
-        self._config = config
         self._parser = DispatchParser(delay_levels_ms(config.delay_levels))
         self._segments = store.segments()
         self._damage: list[Damage] = []
@@ -74,7 +76,7 @@ class _Verification:
         self._last: Record | None = None
         self._next: dict[tuple[str, int], int] = {}  # queue offset after the last record of each queue
 
-    def run(self, reach: int) -> dict[str, Any]:
+    def run(self, configured: Shape, reach: int) -> dict[str, Any]:
         store = self._store
         segments = self._segments
         checkpoint = store.checkpoint()
@@ -82,16 +84,13 @@ class _Verification:
         log_min = segments[0].start if segments else 0
         log = range(log_min, segments[-1].end if segments else 0)
         until = _indexed_to(checkpoint, there=bool(store.index_files()))
-        self._index = IndexCheck(store, shape_of(store, shape_in(self._config)), log, until)
-        known_end: int = max(checkpoint.confirm_offset, checkpoint.master_flushed_offset)
-        if not store.stopped_cleanly or not known_end:
-            known_end = max(known_end, self._queues_end())
-        known_end = max([known_end, reach, *(item.until for item in store.damaged())])
-        self._log(segments, known_end)
+        self._index = IndexCheck(store, shape_of(store, configured), log, until)
+        self._reach = LogReach(store, checkpoint, reach)
+        self._log(segments)
         for item in self._begins.places.rest():
             self._placed(item)
         self._gone_files()
-        self._queues(log_min, self._end >= known_end)
+        self._queues(log_min, self._end >= self._reach.end)
         self._index.finish(self._end)
         if store.index_half_made:
             self._note(Damage("index_missing", 0, 0, "index", "a repair was cut short"))
@@ -128,27 +127,24 @@ class _Verification:
         if len(self._damage) < DAMAGE_MAX:
             self._damage.append(damage)
 
-    def _queues_end(self) -> int:
-        """Where the records end that the last entries of the queues name."""
-        end = 0
-        for topic, queue_id in self._store.queues():
-            last = 0
-            for _, offset, size, _ in self._store.queue_entries(topic, queue_id):
-                last = offset + size
-            end = max(end, last)
-        return end
-
     # -- the log ---------------------------------------------------------------------------------------
 
-    def _log(self, segments: list[SegmentInfo], known_end: int) -> None:
+    def _log(self, segments: list[SegmentInfo]) -> None:
         self._end = segments[0].start if segments else 0
         expected = self._end
         for segment in segments:
-            if segment.start != expected:
+            if segment.start > expected:
                 self._note_log(Damage("missing_segment", expected, segment.start, f"{expected:020}"))
+            elif segment.start < expected:
+                text = f"it begins before {expected}, where the file before it ends"
+                self._note(Damage("unreadable_region", segment.start, segment.start, segment.name, text))
             expected = segment.end
-            if not self._segment(segment, known_end):
+            if not self._segment(segment):
                 break
+        for segment in segments:
+            if surplus := self._store.surplus.get(segment.start):
+                text = f"{surplus} bytes stand behind the segment's end, {segment.size} bytes"
+                self._note(Damage("unreadable_region", segment.end, segment.end, segment.name, text))
         last = self._last
         if last is not None and last.properties.endswith("\0") and not self._store.stopped_cleanly:
             text = "the last record's properties end in zeros: it is torn"
@@ -156,7 +152,7 @@ class _Verification:
                 Damage("unreadable_region", last.physical_offset, self._end, _name(segments, last), text)
             )
             self._end = last.physical_offset
-        self._note_gone(max(self._end, self._damaged_to), known_end)
+        self._note_gone(max(self._end, self._damaged_to), self._reach.end)
 
     def _note_gone(self, begin: int, until: int) -> None:
         """The log knew of records in [``begin``, ``until``), and there are none: one row a segment."""
@@ -168,29 +164,39 @@ class _Verification:
             self._note_log(Damage("unreadable_region", begin, stop, file, text))
             begin = stop
 
-    def _segment(self, segment: SegmentInfo, known_end: int) -> bool:
+    def _segment(self, segment: SegmentInfo) -> bool:
         """Walk one segment; False where the log ends."""
-        hole_until = 0
+        reach, hole_until = self._reach, 0
         for item in self._store.segment_records(segment):
             if isinstance(item, Record):
                 self._record(item)
                 continue
-            if item.kind == "unreadable_region" and item.physical_offset >= known_end:
+            if item.kind == "unreadable_region" and not reach.is_behind(item.physical_offset):
                 self._tail = {"physicalOffset": item.physical_offset, "until": item.until}
                 return False
-            self._note_log(item)
             if item.kind == "unreadable_region":
+                item = self._as_far_as_known(segment, item)
                 hole_until = item.until
             else:
                 self._end = item.until
+            self._note_log(item)
         ends_blank = self._blank_at(segment, self._end) or (
             hole_until and self._blank_at(segment, hole_until)
         )
-        if not ends_blank and known_end > segment.end:  # damage up to the segment's end, and there is more
+        if not ends_blank:
+            reach.is_behind(max(self._end, hole_until))
+        if not ends_blank and reach.end > segment.end:  # damage up to the segment's end, and there is more
             self._note_gone(max(self._end, hole_until, segment.start), segment.end)
-        if ends_blank or known_end > segment.end:
+        if ends_blank or reach.end > segment.end:
             self._end = segment.end
         return self._end == segment.end
+
+    def _as_far_as_known(self, segment: SegmentInfo, item: Damage) -> Damage:
+        """A damaged head tells where its record ends: not behind the log's end, where nothing stands."""
+        if item.until <= self._reach.end or self._store.is_sound(item.until):
+            return item
+        until = max(self._reach.end, self._store.written_until(segment, item.physical_offset))
+        return replace(item, until=min(item.until, until))
 
     def _blank_at(self, segment: SegmentInfo, offset: int) -> bool:
         if not segment.start <= offset < segment.end:
@@ -206,6 +212,7 @@ class _Verification:
         self._end = record.physical_offset + record.size
         self._last = record
         self._index.take(record)
+        self._reach.take(record)
         if record.queue_offset < 0 and not record.sys_flag & TRANSACTION_PREPARED:
             text = f"the record says entry {record.queue_offset}: it is in no queue"
             file = f"consumequeue/{record.topic}/{record.queue_id}"
