@@ -17,12 +17,14 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 from admin.exits import DONE, FAILED, WARNINGS
 from admin.group import group_of
 from admin.terminal import say
+from model.config import StoreConfig
 from runtime.os_env import FILE_MODE, OsDisk, OsEnv
 from store.files.record import Record
 from store.offline.directory import Damage, StoreDirectory
 from store.offline.directory import dump as dump_record
 from store.offline.export import parquet_library, write_json, write_parquet
 from store.offline.inspect import inspect as inspect_store
+from store.offline.repair import Outcome
 from store.offline.repair import repair as repair_store
 from store.offline.verify import Progress as OnProgress
 from store.offline.verify import verify as verify_store
@@ -134,6 +136,21 @@ def export(
     ctx.exit(WARNINGS if damaged else DONE)
 
 
+class _QueueFileBytes(click.IntRange):
+    """As the configuration has it."""
+
+    name = "bytes"
+
+    def __init__(self) -> None:
+        super().__init__(min=20)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        size = int(super().convert(value, param, ctx))
+        if size % 20:
+            self.fail(f"{size} is no multiple of 20.", param, ctx)
+        return size
+
+
 @click.command()
 @_directory
 @click.option(
@@ -144,10 +161,20 @@ def export(
     help="Store of a replica; may be given more than once.",
 )
 @click.option("--cut-tail", is_flag=True, help="Also cut a torn record off the end of the log.")
+@click.option(
+    "--queue-file-bytes",
+    type=_QueueFileBytes(),
+    help="Its broker's mappedFileSizeConsumeQueue, where neither files nor replicas tell it.",
+)
 @_json
 @click.pass_context
 def repair(
-    ctx: click.Context, directory: Path, peers: tuple[Path, ...], cut_tail: bool, as_json: bool
+    ctx: click.Context,
+    directory: Path,
+    peers: tuple[Path, ...],
+    cut_tail: bool,
+    queue_file_bytes: int | None,
+    as_json: bool,
 ) -> None:
     """Mend damaged records from replicas' stores, queues and index from the log. No broker may run on it.
 
@@ -166,27 +193,40 @@ def repair(
             sources,
             cut_tail=cut_tail,
             now_ms=OsEnv().now_ms(),
+            config=StoreConfig(queue_file_bytes=queue_file_bytes) if queue_file_bytes else None,
             progress=progress,
         )
     if as_json:
         click.echo(json.dumps(outcome.to_json()))
     else:
-        for row in outcome.repaired:
-            say(f"repaired {row['physicalOffset']}..{row['until']} from {row['from']}")
-        for row in outcome.left:
-            say(f"left: {row['kind']} {row['physicalOffset']}..{row['until']}: {row['why']}")
-        if outcome.entries:
-            say(f"{outcome.entries} queue entries made right")
-        if outcome.indexed is not None:
-            say(f"the index was made anew of {outcome.indexed} records")
-        if outcome.tail is not None:
-            done = (
-                "cut off" if outcome.tail_cut else "is torn; --cut-tail cuts it, and so does the next start"
-            )
-            say(f"tail: what begins at {outcome.tail['physicalOffset']} {done}")
-        if not (outcome.repaired or outcome.left or outcome.entries or outcome.indexed is not None):
-            say("nothing to repair")
+        _tell(outcome)
     ctx.exit(FAILED if outcome.left else DONE)
+
+
+def _left(row: dict[str, Any]) -> str:
+    more = f" (and {row['count'] - 1} more like it)" if row.get("count", 1) > 1 else ""
+    named = row["kind"].startswith("cq_") or row["kind"] == "file_unreadable"
+    file = f"{row['file']} " if named else ""
+    return f"left: {row['kind']} {file}{row['physicalOffset']}..{row['until']}: {row['why']}{more}"
+
+
+def _tell(outcome: Outcome) -> None:
+    for row in outcome.repaired:
+        say(f"repaired {row['physicalOffset']}..{row['until']} from {row['from']}")
+    for row in outcome.left:
+        say(_left(row))
+    if outcome.entries:
+        say(f"{outcome.entries} queue entries made right")
+    if outcome.resized:
+        say(f"{outcome.resized} queue files got their size")
+    if outcome.indexed is not None:
+        say(f"the index was made anew of {outcome.indexed} records")
+    if outcome.tail is not None:
+        done = "cut off" if outcome.tail_cut else "is torn; --cut-tail cuts it, and so does the next start"
+        say(f"tail: what begins at {outcome.tail['physicalOffset']} {done}")
+    made = outcome.entries or outcome.resized or outcome.indexed is not None
+    if not (outcome.repaired or outcome.left or made):
+        say("nothing to repair")
 
 
 @click.command()

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from audit.intervals import Interval
-from audit.numbers import PLACE_LAST, of_digits
+from audit.numbers import PLACE_LAST, QUEUE_LAST, of_digits
 from audit.reading.epoch_lines import parse_epochs
 from audit.reading.last_writer import Writer, is_written_over, last_writer
 from audit.reading.record import parse
@@ -38,6 +38,8 @@ UNREADABLE: Final = "cannot be read: "
 ALL: Final = 1 << 62
 """Behind every log's end."""
 CHECKPOINT: Final = "checkpoint"
+QUEUES: Final = "consumequeue"
+_NO_FOLDER: Final = "it is no folder"
 _DANGLING: Final = "its name is there, and no file: a link to nothing"
 _CHECKPOINT_BYTES: Final = 512
 """All that brokers write stands before; a disk writes no less."""
@@ -211,13 +213,23 @@ def _unopened(storage: Storage, segment: Segment) -> list[tuple[Segment, str]]:
 
 
 def _no_folders(storage: Storage) -> dict[str, str]:
-    """What should be a folder, and is none."""
-    found = {}
-    for folder in ("config", *(name for name, depth in MADE_OF_LOG.items() if depth)):
+    """What should be a folder, and is none. keelmq does not start with a file among the folders of topics and
+    queues."""
+    found: dict[str, str] = {}
+
+    def names(folder: str) -> list[str]:
         try:
-            storage.listdir(folder)
+            return storage.listdir(folder)
         except NotADirectoryError:
-            found[folder] = "it is no folder"
+            found[folder] = _NO_FOLDER
+            return []
+
+    for folder in ("config", *(name for name, depth in MADE_OF_LOG.items() if depth)):
+        told = names(folder)
+        for topic in told if folder == QUEUES else ():
+            for name in names(f"{folder}/{topic}"):
+                if of_digits(name, QUEUE_LAST) >= 0:
+                    names(f"{folder}/{topic}/{name}")
     return found
 
 

@@ -8,6 +8,7 @@ from itertools import islice
 from threading import Lock
 from typing import Final
 
+from model.errors import DiskError
 from runtime.env import Disk
 from store.files.consume_queue import ConsumeQueue, OffsetsTaken, fill
 from store.files.segment import FilePool, is_number
@@ -40,10 +41,15 @@ class ConsumeQueues:
 
         After an unclean stop the names of files may be in memory only: the next sync of a queue covers them.
         """
-        for topic in self._disk.listdir(self.path):
-            for name in self._disk.listdir(f"{self.path}/{topic}"):
-                if is_number(name) and (topic, int(name)) not in but:
-                    self.open(topic, int(name)).find()
+        try:
+            for topic in self._disk.listdir(self.path):
+                for name in self._disk.listdir(f"{self.path}/{topic}"):
+                    if is_number(name) and (topic, int(name)) not in but:
+                        self.open(topic, int(name)).find()
+        except NotADirectoryError as error:
+            raise DiskError(
+                f"{error.filename}: a file where a queue's folder should be; move it away"
+            ) from error
         for queue in self:  # once the files of all were seen to be of the right size
             queue.load(settled)
             if queue.is_unsynced:

@@ -42,6 +42,7 @@ BLOCK_BYTES: Final = 4 << 20
 FILE_BYTES_MAX: Final = (1 << 31) - 1
 """RocketMQ keeps the size of a file of log, queue or index as an int; there are no larger ones here."""
 NOT_REGULAR: Final = "not a regular file"
+NO_FOLDER: Final = "a file where a queue's folder should be: keelmq does not start with it; move it away"
 NOTE_BYTES_MAX: Final = 256 << 20
 """As the largest table that the audit reads."""
 NEW_INDEX: Final = ".index-rebuilt"
@@ -289,14 +290,30 @@ class StoreDirectory:
         root = f"{self.root}/consumequeue"
         return [
             (topic, int(name))
-            for topic in self._disk.listdir(root)
-            for name in sorted(self._disk.listdir(f"{root}/{topic}"))
-            if is_number(name)
+            for topic in self._folders(root)
+            for name in self._folders(f"{root}/{topic}", digits=True)
         ]
+
+    def _folders(self, path: str, *, digits: bool = False) -> list[str]:
+        """The names of the folders at ``path``."""
+        names = sorted(self._disk.listdir(path)) if self._is_folder(path) else []
+        named = (name for name in names if not digits or (name.isascii() and name.isdigit()))
+        return [name for name in named if self._is_folder(f"{path}/{name}")]
+
+    def _is_folder(self, path: str) -> bool:
+        """A file there is none that a store can hold."""
+        if self._disk.is_dir(path):
+            return True
+        if self._disk.exists(path):  # else a topic was deleted just now
+            if not self._lenient:
+                raise DiskError(f"{path}: {NO_FOLDER}")
+            self.unfit[path.removeprefix(f"{self.root}/")] = NO_FOLDER
+        return False
 
     def queue_files(self, topic: str, queue_id: int) -> list[SegmentInfo]:
         """The files of one queue, oldest first."""
-        return self._listing(f"{self.root}/consumequeue/{topic}/{queue_id}")
+        path = f"{self.root}/consumequeue/{topic}/{queue_id}"
+        return self._listing(path) if self._is_folder(path) else []
 
     def damaged(self) -> list[DamagedRange]:
         """What the ledger of a keelmq broker says of this store."""

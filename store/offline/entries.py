@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Iterator
+from typing import Final, NamedTuple
 
-from model.message import SCHEDULE_TOPIC, TRANSACTION_PREPARED
+from model.message import LMQ_PREFIX, SCHEDULE_TOPIC, TRANSACTION_PREPARED
 from store.files.consume_queue import ENTRY, ENTRY_BYTES, PRE_BLANK_SIZE, TAGS_CODE_MIN
 from store.files.record import BadRecord, DispatchParser, Record, measure
 from store.offline.directory import SegmentInfo, StoreDirectory
+
+_BLOCK_BYTES: Final = ENTRY_BYTES * 4096
+_ZEROS: Final = bytes(_BLOCK_BYTES)
 
 Entry = tuple[int, int, int]
 """Physical offset, size, tags code."""
@@ -20,6 +24,16 @@ class WrongEntry(NamedTuple):
     at: int
     found: Entry
     wanted: Entry
+
+
+class Hole(NamedTuple):
+    """At the places [``begin``, ``until``) of a queue nothing stands that can be an entry, and entries that
+    are right behind them, from ``physical`` on in the log. ``zeros``: nothing at all."""
+
+    begin: int
+    until: int
+    physical: int
+    zeros: bool
 
 
 class EntryCheck:
@@ -80,16 +94,69 @@ class EntryCheck:
         offset, size, tags_code = found
         if found[:2] == wanted[:2]:
             return record.topic == SCHEDULE_TOPIC or tags_code < TAGS_CODE_MIN
-        if size == PRE_BLANK_SIZE or size <= 0 or offset < 0 or offset in self.unbelieved:
+        if offset in self.unbelieved:
             return False
+        return self._names_its_record((record.topic, record.queue_id), record.queue_offset, offset, size)
+
+    def _names_its_record(self, queue: tuple[str, int], place: int, offset: int, size: int) -> bool:
+        return self.says(offset, size) == (*queue, place)
+
+    def says(self, offset: int, size: int) -> tuple[str, int, int] | None:
+        """Topic, queue id and queue offset, as the record of ``size`` bytes at ``offset`` says; None: none
+        is there."""
+        if size == PRE_BLANK_SIZE or size <= 0 or offset < 0:
+            return None
         data = self._store.record_bytes(offset, size)
         try:
-            if measure(data, 0, offset, False) != size:
-                return False
+            if not data or measure(data, 0, offset, False) != size:
+                return None
         except BadRecord:
-            return False
-        other = self._parser.one(data, 0, size)
-        return other[2:5] == (record.topic, record.queue_id, record.queue_offset)
+            return None
+        found = self._parser.one(data, 0, size)
+        return found[2], found[3], found[4]
+
+    def place_of(self, topic: str, queue_id: int, queue_offset: int) -> tuple[str, int] | None:
+        """The file with a place of a queue, and where in it the entry stands."""
+        return self._place(topic, queue_id, queue_offset)
+
+    def holes(self, topic: str, queue_id: int, place: int = 0) -> Iterator[Hole]:
+        """From ``place`` on. A broker enters one message behind the other: what it killed, or an audit, may
+        say of a queue's end does not go for places before an entry that is there."""
+        begin, zeros, following = -1, True, -1
+        for at, raw in self._blocks(topic, queue_id, place):
+            if begin < 0 <= following < at:
+                begin = following
+            following = at + len(raw) // ENTRY_BYTES
+            if raw == _ZEROS[: len(raw)]:
+                begin = at if begin < 0 and raw else begin
+                continue
+            for here, (offset, size, tags) in enumerate(ENTRY.iter_unpack(raw), at):
+                if size <= 0:
+                    begin = here if begin < 0 else begin
+                    zeros = zeros and not (offset or size or tags)
+                elif begin >= 0 and self._names_its_record((topic, queue_id), here, offset, size):
+                    yield Hole(begin, here, offset, zeros)
+                    begin, zeros = -1, True
+
+    def _blocks(self, topic: str, queue_id: int, place: int) -> Iterator[tuple[int, bytes]]:
+        """The entries of a queue's files in a row, with the place of the first of each block; what was never
+        written is left out. Each file begins with a block of none. A light queue's entries name records of
+        other queues."""
+        end = None
+        for file in self._store.queue_files(topic, queue_id) if not topic.startswith(LMQ_PREFIX) else ():
+            if end not in (None, file.start):
+                return
+            end, at = file.end, max(place * ENTRY_BYTES - file.start, 0)
+            yield (file.start + at) // ENTRY_BYTES, b""
+            while at + ENTRY_BYTES <= file.size and (data := self._store.data_from(file.path, at)):
+                at = max(at, data[0] - data[0] % ENTRY_BYTES)
+                stop = min(data[1] + ENTRY_BYTES - 1, file.size)
+                raw = self._store.read(file.path, min(_BLOCK_BYTES, stop - at), at)
+                raw = raw[: len(raw) - len(raw) % ENTRY_BYTES]
+                if not raw:
+                    break
+                yield (file.start + at) // ENTRY_BYTES, raw
+                at += len(raw)
 
     def _first_of(self, key: tuple[str, int]) -> int:
         """The queue offset of the first entry that stands for a message."""

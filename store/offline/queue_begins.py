@@ -35,10 +35,12 @@ class _Begin:
 
 
 class QueueBegins:
-    """Takes the records of a log in their order. What is kept is a few numbers a queue."""
+    """Takes the records of a log in their order. What is kept is a few numbers a queue. ``size``: of a file
+    of a queue, bytes; 0: nothing tells."""
 
-    def __init__(self, store: StoreDirectory) -> None:
+    def __init__(self, store: StoreDirectory, size: int) -> None:
         self._store = store
+        self.size = size
         self._of: dict[Queue, _Begin] = {}
         self._far = far_ahead(store)
         self.places = QueuePlaces(self._far)
@@ -57,9 +59,8 @@ class QueueBegins:
     def gone(self) -> Iterator[GoneFile]:
         """Of queues that have a file, those that lack before it."""
         for queue, begin in self._of.items():
-            files = self._store.queue_files(*queue)
-            size = max((file.size for file in files), default=0)
-            if not size or any(file.start % size for file in files):
+            files, size = self._store.queue_files(*queue), self.size
+            if not files or not size or any(file.start % size for file in files):
                 continue
             there = {file.start for file in files}
             stop = min(files[-1].start, begin.following * ENTRY_BYTES)

@@ -7,10 +7,9 @@ between leaves the old one, or none, and the next call makes it again.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Final
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from typing import Final, NamedTuple
 
-from model.config import StoreConfig
 from runtime.env import Disk, File
 from store.files.consume_queue import ENTRY, ENTRY_BYTES, PRE_BLANK, PRE_BLANK_SIZE
 from store.files.consume_queues import ConsumeQueues
@@ -19,7 +18,8 @@ from store.files.record import Dispatch, DispatchParser, Record
 from store.offline.directory import NEW_INDEX, SegmentInfo, StoreDirectory
 from store.offline.index_check import Shape
 from store.offline.queue_begins import FOLDER
-from store.offline.queue_places import Queue, Says, placed, places_of, right_ones
+from store.offline.queue_places import Placed, Queue, Says, placed, places_of, right_ones
+from store.offline.queue_sizes import Told, opens, queue_files
 
 _BATCH: Final = 1024
 _BLANKS: Final = 1 << 14
@@ -28,27 +28,21 @@ _UNDER_WAY: Final = ".made"
 """Behind the name of a queue's file that is being made: to readers it is none."""
 
 
-def queue_file_bytes(store: StoreDirectory, config: StoreConfig) -> int:
-    """What the queue files there are say of their size, else what is configured."""
-    for topic, queue_id in store.queues():
-        for file in store.queue_files(topic, queue_id):
-            return file.size
-    return config.queue_file_bytes
-
-
-def complete_queues(disk: Disk, store: StoreDirectory, config: StoreConfig, parser: DispatchParser) -> int:
+def complete_queues(disk: Disk, store: StoreDirectory, told: Told, parser: DispatchParser) -> int:
     """Make the queue entries that lack; returns how many. No entry goes for one that is made: a queue is left
-    that lacks files between others, of which a broker drops those before, and so is a record that goes on
-    far ahead of its queue alone. Raises DiskError, OSError."""
-    queues = ConsumeQueues(disk, f"{store.root}/consumequeue", queue_file_bytes(store, config))
-    left = {queue for queue in store.queues() if _gap(store.queue_files(*queue))}
+    that lacks files between others, of which a broker drops those before, or has one that none opens, and so
+    is a record that goes on far ahead of its queue alone. Without a sure size no file is made. Raises
+    DiskError, OSError."""
+    if not told.size:
+        return 0
+    queues = ConsumeQueues(disk, f"{store.root}/consumequeue", told.size)
+    files = {queue: store.queue_files(*queue) for queue in store.queues()}
+    left = {queue for queue, own in files.items() if _gap(own) or not all(opens(told.size, f) for f in own)}
     made = 0
     try:
         queues.load(but=left)
-        for item in placed(store):
+        for item in _to_enter(placed(store), left, files, told):
             record = item.record
-            if item.says is Says.WRONG or (record.topic, record.queue_id) in left:
-                continue
             queue = queues.open(record.topic, record.queue_id)
             if item.says is Says.ALONE and queue.max_offset:
                 continue
@@ -65,6 +59,24 @@ def complete_queues(disk: Disk, store: StoreDirectory, config: StoreConfig, pars
     finally:
         queues.close()
     return made
+
+
+def _to_enter(
+    found: Iterable[Placed],
+    left: Container[Queue],
+    files: Mapping[Queue, Sequence[SegmentInfo]],
+    told: Told,
+) -> Iterator[Placed]:
+    for item in found:
+        record, queue = item.record, (item.record.topic, item.record.queue_id)
+        if item.says is Says.WRONG or queue in left:
+            continue
+        if told.sure or _has_place(files.get(queue, ()), told.size, record.queue_offset):
+            yield item
+
+
+def _has_place(files: Sequence[SegmentInfo], size: int, queue_offset: int) -> bool:
+    return any(file.start <= queue_offset * ENTRY_BYTES < file.start + size for file in files)
 
 
 def drop_unbelieved(disk: Disk, store: StoreDirectory) -> None:
@@ -98,14 +110,52 @@ def _entries_of(store: StoreDirectory, file: SegmentInfo) -> Iterator[tuple[int,
                 yield place, offset
 
 
-def make_gone_files(disk: Disk, store: StoreDirectory, parser: DispatchParser, gone: Iterable[str]) -> int:
-    """Make files of queues anew, with the entries of all messages that the log holds; ``gone``: their paths
-    below the store. Returns how many entries. Raises DiskError, OSError.
+class Resized(NamedTuple):
+    """``done``: how many files got their size. ``short``: paths below the store of those that are still too
+    short."""
+
+    done: int
+    short: list[str]
+
+
+def resize_files(disk: Disk, store: StoreDirectory, told: Told) -> Resized:
+    """Give the files of queues their size again. What stands in one behind it is of no place: the next file
+    begins there. One that is too short ends in zeros where it is its queue's last, as a broker's start has
+    it; elsewhere entries of messages have to come behind its own (``make_gone_files``). Raises OSError."""
+    count, short = 0, []
+    for files in queue_files(store) if told.size else ():
+        for number, file in enumerate(files):
+            if file.start % told.size or file.size == told.size or (file.size > told.size and not told.sure):
+                continue
+            if file.size < told.size and number + 1 < len(files):
+                short.append(file.path.removeprefix(f"{store.root}/"))
+                continue
+            _resize(disk, file.path, min(file.size - file.size % ENTRY_BYTES, told.size))
+            _resize(disk, file.path, told.size)
+            count += 1
+    return Resized(count, short)
+
+
+def _resize(disk: Disk, path: str, size: int) -> None:
+    file = disk.open(path)
+    try:
+        file.truncate(size)
+        file.sync()
+    finally:
+        file.close()
+
+
+def make_gone_files(
+    disk: Disk, store: StoreDirectory, parser: DispatchParser, gone: Iterable[str], size: int
+) -> int:
+    """Make files of queues anew, with the entries of all messages that the log holds, and those that stand
+    in one that is too short; ``gone``: their paths below the store; ``size``: of each. Returns how many
+    entries. Raises DiskError, OSError.
 
     They have other names until they are durable, and get theirs the newest first: a crash leaves files that
-    are still gone, and none with a part of its entries.
+    are still gone, or too short, and none with a part of its entries.
     """
-    files = _GoneFiles(disk, store, gone)
+    files = _GoneFiles(disk, store, gone, size)
     made = 0
     try:
         for record in right_ones(placed(store)):
@@ -120,40 +170,39 @@ def make_gone_files(disk: Disk, store: StoreDirectory, parser: DispatchParser, g
 class _GoneFiles:
     """Files of queues under other names, without a message each. ``_starts``: of each queue, in bytes."""
 
-    def __init__(self, disk: Disk, store: StoreDirectory, gone: Iterable[str]) -> None:
+    def __init__(self, disk: Disk, store: StoreDirectory, gone: Iterable[str], size: int) -> None:
         self._disk = disk
         self._root = store.root
         self._starts: dict[tuple[str, int], set[int]] = {}
-        self._sizes: dict[tuple[str, int], int] = {}
+        self._size = size
         self._open: dict[str, File] = {}
         for path in gone:
             _, topic, queue_id, start = path.split("/")
             queue = (topic, int(queue_id))
-            if queue not in self._sizes:
-                self._sizes[queue] = max((file.size for file in store.queue_files(*queue)), default=0)
-            if self._sizes[queue]:  # one without a file is made anew as a whole
-                self._starts.setdefault(queue, set()).add(int(start))
-                self._make(queue, int(start))
+            short = next((f for f in store.queue_files(*queue) if f.start == int(start)), None)
+            self._starts.setdefault(queue, set()).add(int(start))
+            self._make(queue, int(start), b"" if short is None else store.read(short.path, short.size, 0))
 
     def _path(self, queue: tuple[str, int], start: int) -> str:
         return f"{self._root}/{FOLDER}/{queue[0]}/{queue[1]}/{start:020}"
 
-    def _make(self, queue: tuple[str, int], start: int) -> None:
+    def _make(self, queue: tuple[str, int], start: int, there: bytes) -> None:
         file = self._file(self._path(queue, start) + _UNDER_WAY)
-        left = self._sizes[queue] // ENTRY_BYTES
+        there = there[: len(there) - len(there) % ENTRY_BYTES]
+        left = (self._size - len(there)) // ENTRY_BYTES
         file.truncate(0)
+        file.pwrite(there, 0)
         while left:
             count = min(left, _BLANKS)
             file.pwrite(PRE_BLANK * count, file.size())
             left -= count
-        file.truncate(self._sizes[queue])
 
     def enter(self, record: Record, entry: bytes) -> bool:
         """Of two records with one place the first has it."""
         queue = (record.topic, record.queue_id)
         if queue not in self._starts:
             return False
-        at = record.queue_offset * ENTRY_BYTES % self._sizes[queue]
+        at = record.queue_offset * ENTRY_BYTES % self._size
         start = record.queue_offset * ENTRY_BYTES - at
         if start not in self._starts[queue]:
             return False

@@ -17,16 +17,15 @@ from typing import Any, Final
 from model.config import StoreConfig
 from model.errors import DiskError
 from runtime.env import Disk, File
-from store.files.consume_queue import ENTRY
 from store.files.damage import DamagedRange, DamageLedger
 from store.files.record import BadRecord, DispatchParser, delay_levels_ms
 from store.offline import verify
 from store.offline.directory import SegmentInfo, StoreDirectory, must_be_store
-from store.offline.entries import EntryCheck
 from store.offline.index_check import Shape, shape_of
-from store.offline.queue_begins import is_queue_file
-from store.offline.queue_places import Says, placed
-from store.offline.rebuild import complete_queues, drop_unbelieved, make_gone_files, rebuild_index
+from store.offline.left import condensed
+from store.offline.mend_queues import is_of_queues, mend_queues
+from store.offline.queue_sizes import UNTOLD, Told, size_of
+from store.offline.rebuild import rebuild_index
 from store.offline.replicas import Comparison, goes_on_behind
 from store.offline.taking import copy, gap_at, proven
 
@@ -44,11 +43,13 @@ Row = dict[str, Any]
 @dataclass
 class Outcome:
     """What was done. ``repaired`` and ``left`` are rows ready for JSON; ``entries`` counts queue entries,
-    ``indexed`` the records an index was made of, None when it was left alone."""
+    ``resized`` files of queues that got their size, ``indexed`` the records an index was made of, None when
+    it was left alone."""
 
     repaired: list[dict[str, Any]] = field(default_factory=list)
     left: list[dict[str, Any]] = field(default_factory=list)
     entries: int = 0
+    resized: int = 0
     tail: dict[str, int] | None = None
     tail_cut: bool = False
     indexed: int | None = None
@@ -59,6 +60,7 @@ class Outcome:
             "repaired": self.repaired,
             "left": self.left,
             "entries": self.entries,
+            "resized": self.resized,
             "tail": self.tail,
             "tailCut": self.tail_cut,
             "indexed": self.indexed,
@@ -84,7 +86,7 @@ def repair(
     except BlockingIOError:
         raise DiskError(f"{root} is in use by another process") from None
     try:
-        return _Repair(disk, root, peers, config or StoreConfig(), now_ms).run(cut_tail, progress)
+        return _Repair(disk, root, peers, config, now_ms).run(cut_tail, progress)
     except OSError as error:
         raise DiskError(f"repairing {root} failed: {error.strerror or error}") from error
     finally:
@@ -106,14 +108,19 @@ def _touching(left: list[DamagedRange], segments: list[SegmentInfo]) -> Iterator
 
 
 class _Repair:
-    def __init__(self, disk: Disk, root: str, peers: Sequence[str], config: StoreConfig, now_ms: int) -> None:
+    def __init__(
+        self, disk: Disk, root: str, peers: Sequence[str], config: StoreConfig | None, now_ms: int
+    ) -> None:
         self._disk = disk
         self._root = root.rstrip("/")
         # A store is no replica of itself: its bytes would count twice.
         self._peers = [peer for peer in dict.fromkeys(p.rstrip("/") for p in peers) if peer != self._root]
-        self._config = config
+        self._config = config or StoreConfig()
+        self._configured = config.queue_file_bytes if config is not None else 0
+        self._told = Told(0, False)
+        self._stands: set[int] = set()  # records whose places the queues told: no replica is asked again
         self._now_ms = now_ms
-        self._parser = DispatchParser(delay_levels_ms(config.delay_levels))
+        self._parser = DispatchParser(delay_levels_ms(self._config.delay_levels))
         self._files: dict[str, File] = {}
         self._whys: dict[tuple[int, int], str] = {}  # of damage of the log, why no replica mended it
         self._reach = 0  # the log goes on up to there, as replicas show
@@ -121,9 +128,12 @@ class _Repair:
     def run(self, cut_tail: bool, progress: verify.Progress | None) -> Outcome:
         outcome = Outcome()
         before: list[Row] | None = None
+        with StoreDirectory(self._disk, self._root, lenient=True) as store:
+            self._told = size_of(self._disk, store, self._peers, self._configured)
         for _ in range(ROUNDS_MAX):
             outcome.left = self._compare(outcome)
-            verdict = verify.verify(self._disk, self._root, self._config, progress, self._reach)
+            size = self._told.size if self._told.sure else 0
+            verdict = verify.verify(self._disk, self._root, self._config, progress, self._reach, size)
             outcome.tail, damage = verdict["tail"], verdict["damage"]
             if (not damage or damage == before) and not self._reaches_on(verdict["maxOffset"]):
                 break
@@ -149,11 +159,12 @@ class _Repair:
 
     def _rows(self, damage: list[Row]) -> list[Row]:
         """What is left, and a last row when the list was cut short."""
-        rows = [
-            {key: place[key] for key in ("kind", "physicalOffset", "until")}
-            | {"why": self._whys.get((place["physicalOffset"], place["until"])) or place["text"]}
+        rows = condensed(
+            (place, self._whys.get((place["physicalOffset"], place["until"])) or place["text"])
             for place in damage
-        ]
+        )
+        if not self._told.sure and any(is_of_queues(place) for place in damage):
+            rows.append(_NOT_LOOKED_AT | {"why": UNTOLD})
         return [*rows, _MORE] if len(damage) >= verify.DAMAGE_MAX else rows
 
     def _compare(self, outcome: Outcome) -> list[Row]:
@@ -169,6 +180,8 @@ class _Repair:
             left: list[Row] = []
             try:
                 for item in compared.differences():
+                    if item.begin in self._stands:
+                        continue
                     row = {"kind": "bytes_differ", "physicalOffset": item.begin, "until": item.until}
                     if item.data:
                         segment = store.segment_at(item.begin)
@@ -191,14 +204,15 @@ class _Repair:
             kinds = {place["kind"] for place in damage}
             if "file_unreadable" in kinds:
                 return  # what is made of the log waits until all of it can be read
-            if kinds & {"cq_missing", "cq_wrong", "cq_dangling"}:
-                drop_unbelieved(self._disk, store)
-                gone = [place["file"] for place in damage if is_queue_file(place["file"])]
-                if gone:  # before others look: a file behind a gap hides those before it
-                    outcome.entries += make_gone_files(self._disk, store, self._parser, gone)
-                outcome.entries += self._mend_entries(store)
-                self._sync()  # before others open the same files
-                outcome.entries += complete_queues(self._disk, store, self._config, self._parser)
+            if any(map(is_of_queues, damage)):
+                mended = mend_queues(self._disk, store, self._told, self._parser, damage)
+                outcome.entries += mended.entries
+                outcome.resized += mended.files
+                for item in mended.records:
+                    self._stands.add(item.offset)
+                    row = {"kind": "bytes_differ", "physicalOffset": item.offset}
+                    source = f"consumequeue/{item.topic}/{item.queue_id}"
+                    outcome.repaired.append(row | {"until": item.offset + item.size, "from": source})
             if kinds & {"index_wrong", "index_missing"}:
                 shape = self._shape(store)
                 outcome.indexed = rebuild_index(self._disk, store, shape, self._parser, self._now_ms)
@@ -287,21 +301,6 @@ class _Repair:
                 if any(file.pread(size, at)):
                     file.pwrite(_ZEROS[:size], at)
             file.sync()
-
-    # -- the queues ------------------------------------------------------------------------------------
-
-    def _mend_entries(self, store: StoreDirectory) -> int:
-        """Make entries right that name no record of their own, where there is a file; returns how many."""
-        check, made = EntryCheck(store, self._parser), 0
-        for item in placed(store):
-            if item.says is not Says.RIGHT:
-                check.unbelieved.add(item.record.physical_offset)
-                continue
-            wrong = check.wrong(item.record, zeros=True)
-            if wrong is not None:
-                self._open(wrong.path).pwrite(ENTRY.pack(*wrong.wanted), wrong.at)
-                made += 1
-        return made
 
     def _open(self, path: str) -> File:
         file = self._files.get(path)

@@ -11,7 +11,7 @@ process died; a recovery drops it and it is no damage. Bytes that are no record 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from model.config import StoreConfig
@@ -23,14 +23,17 @@ from store.files.consume_queue import PRE_BLANK_SIZE, TAGS_CODE_MIN
 from store.files.record import BadRecord, Dispatch, DispatchParser, Record, delay_levels_ms, measure
 from store.flow.multi_dispatch import places
 from store.offline.directory import Damage, SegmentInfo, StoreDirectory
+from store.offline.dues import dues_of, odd_dues
 from store.offline.entries import EntryCheck
 from store.offline.index_check import IndexCheck, Shape, shape_of
 from store.offline.log_reach import LogReach
 from store.offline.queue_begins import QueueBegins
-from store.offline.queue_places import Placed, Says
+from store.offline.queue_places import Placed, Queue, Says
+from store.offline.queue_sizes import size_of
 
 DAMAGE_MAX: Final = 1000
 OFFSET_MAX: Final = 2**63 - 1
+_NONE: Final = (0, 0, 0)
 _PLACES_MAX: Final = 64
 """So many places of a queue are looked at for the entry of a record that names another one."""
 
@@ -45,36 +48,48 @@ def verify(
     config: StoreConfig | None = None,
     progress: Progress | None = None,
     reach: int = 0,
+    queue_file_bytes: int = 0,
 ) -> dict[str, Any]:
     """``ok``, ``records``, ``minOffset``, ``maxOffset``, ``confirmOffset``, ``epochs`` and ``damage`` of the
     store at ``root``, JSON-ready; ``tail`` is what recovery will drop behind the end, or None.
 
     ``config`` gives the shape of the index files and the delay levels; ``reach``: others know that
-    the log goes on up to there. Raises DiskError when the directory cannot be read at all.
+    the log goes on up to there; ``queue_file_bytes``: the size of its queues' files, as others know it, else
+    the files tell. Raises DiskError when the directory cannot be read at all.
     """
     with StoreDirectory(disk, root, lenient=True) as store:
         if progress is not None:
             total = sum(segment.size for segment in store.segments())
             store.progress = lambda size: progress(size, total)
         config = config or StoreConfig()
-        return _Verification(store, config).run(shape_in(config), reach)
+        size = queue_file_bytes or size_of(disk, store).size
+        return _Verification(store, config, size).run(shape_in(config), reach)
+
+
+@dataclass(slots=True)
+class _Ends:
+    """Of the queues: ``following``: the place behind the last record that is to be entered; ``late``: the
+    first one that need not be, and is not."""
+
+    following: dict[Queue, int] = field(default_factory=dict)
+    late: dict[Queue, Placed] = field(default_factory=dict)
 
 
 class _Verification:
-    def __init__(self, store: StoreDirectory, config: StoreConfig) -> None:
+    def __init__(self, store: StoreDirectory, config: StoreConfig, queue_file_bytes: int) -> None:
         self._store = store
         self._parser = DispatchParser(delay_levels_ms(config.delay_levels))
         self._segments = store.segments()
         self._damage: list[Damage] = []
         self._damaged_to = 0  # where the last damage of the log ends
         self._entries = EntryCheck(store, self._parser)
-        self._begins = QueueBegins(store)
+        self._begins = QueueBegins(store, queue_file_bytes)
         self._records = 0
         self._end = 0
         self._queued_to = 0  # what was not confirmed at the stop is in no queue yet, and no damage
         self._tail: dict[str, int] | None = None
         self._last: Record | None = None
-        self._next: dict[tuple[str, int], int] = {}  # queue offset after the last record of each queue
+        self._ends = _Ends()
 
     def run(self, configured: Shape, reach: int) -> dict[str, Any]:
         store = self._store
@@ -89,8 +104,11 @@ class _Verification:
         self._log(segments)
         for item in self._begins.places.rest():
             self._placed(item)
+        self._sizes()
         self._gone_files()
+        self._lately(checkpoint)
         self._queues(log_min, self._end >= self._reach.end)
+        self._dues()
         self._index.finish(self._end)
         if store.index_half_made:
             self._note(Damage("index_missing", 0, 0, "index", "a repair was cut short"))
@@ -218,7 +236,7 @@ class _Verification:
             file = f"consumequeue/{record.topic}/{record.queue_id}"
             self._note(Damage("cq_missing", record.physical_offset, self._end, file, text))
             return
-        if not record.sys_flag & TRANSACTION_PREPARED and self._end <= self._queued_to:
+        if not record.sys_flag & TRANSACTION_PREPARED:
             for item in self._begins.places.take(record):
                 self._placed(item)
 
@@ -227,13 +245,21 @@ class _Verification:
         end, file = record.physical_offset + record.size, f"consumequeue/{record.topic}/{record.queue_id}"
         if item.says is Says.WRONG:
             self._entries.unbelieved.add(record.physical_offset)
-            if not self._is_entered(item):  # an entry of its own place is met by way of the queue
-                text = f"the record says entry {record.queue_offset}, and the next one {item.following}"
+            if end <= self._queued_to and not self._is_entered(item):  # its own place is met by the queue
+                other = (
+                    f"queue {item.queue_id} lacks it"
+                    if item.queue_id >= 0
+                    else f"the next one {item.following}"
+                )
+                text = f"the record says entry {record.queue_offset}, and {other}"
                 self._note(Damage("cq_missing", record.physical_offset, end, file, text))
             return
         key = (record.topic, record.queue_id)
-        self._next[key] = max(self._next.get(key, 0), record.queue_offset + 1)
         self._begins.take(record)
+        if end <= self._queued_to:
+            self._ends.following[key] = max(self._ends.following.get(key, 0), record.queue_offset + 1)
+        elif key not in self._ends.late and (self._entries.entry(*key, record.queue_offset) or _NONE)[1] <= 0:
+            self._ends.late[key] = replace(item, record=replace(record, body=b""))
         wrong = self._entries.wrong(record)
         if wrong is not None and wrong.found[1] == PRE_BLANK_SIZE:  # others are met by way of the queues
             text = f"entry {record.queue_offset} stands for no message"
@@ -243,7 +269,7 @@ class _Verification:
         """Has its queue an entry for a record, at a place that the record does not tell?"""
         record = item.record
         at = range(item.before, min(item.following, item.before + _PLACES_MAX))
-        found = (self._entries.entry(record.topic, record.queue_id, place) for place in at if place >= 0)
+        found = (self._entries.entry(*item.queue, place) for place in at if place >= 0)
         wanted = (record.physical_offset, record.size)
         return not at or any(entry is not None and entry[:2] == wanted for entry in found)
 
@@ -265,8 +291,50 @@ class _Verification:
             if physical >= begin:
                 self._note(Damage("cq_missing", physical, physical, path, text))
 
+    def _sizes(self) -> None:
+        size = self._begins.size
+        for topic, queue_id in self._store.queues() if size else ():
+            for file in self._store.queue_files(topic, queue_id):
+                path = file.path.removeprefix(f"{self._store.root}/")
+                if file.start % size:
+                    text = (
+                        f"begins at no multiple of {size}, as the others do: no broker opens it, move it away"
+                    )
+                    self._note(Damage("cq_wrong", 0, 0, path, text))
+                elif file.size != size:
+                    self._note(Damage("cq_wrong", 0, 0, path, f"has {file.size} bytes, not {size}"))
+
+    def _lately(self, checkpoint: Checkpoint) -> None:
+        """Of a store that was killed, and whose checkpoint does not say which entries it has: its broker was
+        less than a segment behind, as audits take it (``audit.kinds.entries.tail_from``)."""
+        if checkpoint.trusted or not self._segments:
+            return
+        confirmed = checkpoint.confirm_offset or OFFSET_MAX
+        tail = min(confirmed, self._end - max(segment.size for segment in self._segments))
+        for key, item in self._ends.late.items():
+            record = item.record
+            if record.physical_offset < tail:
+                self._ends.following[key] = max(self._ends.following.get(key, 0), record.queue_offset + 1)
+
+    def _dues(self) -> None:
+        for topic, queue_id in self._store.queues():
+            if topic == SCHEDULE_TOPIC:
+                file = f"consumequeue/{topic}/{queue_id}"
+                for due, wanted in odd_dues(dues_of(self._store, self._entries, queue_id)):
+                    than = f", and by those beside it at {wanted}" if wanted >= 0 else ""
+                    text = f"entry {due.place} is due at {due.due_ms} ms, was stored at {due.stored_ms}{than}"
+                    self._note(Damage("cq_wrong", due.offset, due.offset + due.size, file, text))
+
+    def _holes(self, topic: str, queue_id: int, place: int) -> None:
+        """Places that end a queue for who reads it, and do not by what stands behind them."""
+        for hole in self._entries.holes(topic, queue_id, place):
+            what = "no entry" if hole.zeros else "no size of a message"
+            text = f"{what} at {hole.begin} to {hole.until - 1}, and {hole.until} is there"
+            kind = "cq_missing" if hole.zeros else "cq_wrong"
+            self._note(Damage(kind, hole.physical, hole.physical, f"consumequeue/{topic}/{queue_id}", text))
+
     def _queues(self, log_min: int, end_is_sure: bool) -> None:
-        there: dict[tuple[str, int], int] = {}
+        there: dict[Queue, int] = {}
         for topic, queue_id in self._store.queues():
             file = f"consumequeue/{topic}/{queue_id}"
             for index, offset, size, tags_code in self._store.queue_entries(topic, queue_id):
@@ -275,7 +343,7 @@ class _Verification:
                     continue
                 if offset + size > self._end:
                     # What is at its queue's end, a cut left: another record takes the place.
-                    if not end_is_sure or index < self._next.get((topic, queue_id), 0):
+                    if not end_is_sure or index < self._ends.following.get((topic, queue_id), 0):
                         self._note(Damage("cq_dangling", offset, offset + size, file, f"entry {index}"))
                     continue
                 found = self._at(offset, size)
@@ -290,7 +358,8 @@ class _Verification:
                     text = f"entry {index} points to {found.topic}/{found.queue_id} {found.queue_offset}"
                     self._note(Damage("cq_wrong", offset, offset + size, file, text))
                 there[topic, queue_id] = index + 1
-        for (topic, queue_id), following in self._next.items():
+            self._holes(topic, queue_id, there.get((topic, queue_id), 0))
+        for (topic, queue_id), following in self._ends.following.items():
             end = there.get((topic, queue_id), 0)
             if end < following:
                 file = f"consumequeue/{topic}/{queue_id}"

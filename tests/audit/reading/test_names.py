@@ -31,6 +31,15 @@ def test_a_folder_that_is_a_file_is_named(folder: str, tmp_path: Path) -> None:
     assert {replica for _, replica, *_ in told} == {"r1"}
 
 
+@pytest.mark.parametrize("path", ["consumequeue/X", "consumequeue/T/7"])
+def test_a_file_among_the_folders_of_queues_is_named(path: str, tmp_path: Path) -> None:
+    """keelmq does not start with it."""
+    stores, ledger = make_queued(tmp_path)
+    (stores[1] / path).write_bytes(b"x")
+    told = {(f.kind, f.replica, f.segment, f.found) for f in run_local(stores, ledger).findings}
+    assert ("file_unreadable", "r1", path, "it is no folder") in told
+
+
 @pytest.mark.parametrize("folder", ["consumequeue/T", "consumequeue_ext/T", "batchconsumequeue/T"])
 def test_a_topic_that_is_a_file_ends_no_audit(folder: str, tmp_path: Path) -> None:
     stores, ledger = make_queued(tmp_path)

@@ -89,12 +89,15 @@ def test_a_record_that_says_another_place_costs_no_other_its_entry(
     right = [_entries(disk, queue_id) for queue_id in (0, 1)]
     rotten = _flip(disk, number, bit)
     gone(disk)
+    told = rotten.physical_offset in _entries(disk, 0).values()
     outcome = repair(disk, "/store", [], config=config())
     for queue_id, entries in enumerate(right):
-        found = _entries(disk, queue_id)
-        made = entries if gone is _nothing_gone else _but(entries, rotten.physical_offset)
-        assert made.items() <= found.items()
-        assert found.items() <= entries.items()
+        made = entries if told else _but(entries, rotten.physical_offset)
+        assert made.items() <= _entries(disk, queue_id).items() <= entries.items()
+    if told:  # its entry knows its place
+        assert _records(disk)[number] == rotten
+        assert outcome.left == []
+        return
     assert [row["physicalOffset"] for row in outcome.left if row["kind"] in ("cq_missing", "cq_wrong")] == [
         rotten.physical_offset
     ]
@@ -174,3 +177,22 @@ def test_a_place_is_wrong_that_the_next_record_of_the_queue_contradicts(
     assert [i.record.queue_offset for i in found if i.says is Says.WRONG] == wrong
     assert [i.record.queue_offset for i in found if i.says is Says.ALONE] == alone
     assert sorted(i.record.queue_offset for i in found) == sorted(places)
+
+
+@pytest.mark.parametrize(
+    ("ended", "held", "following", "says"),
+    [
+        (7, 9, 8, Says.WRONG),
+        (7, 3, 8, Says.WRONG),
+        (7, 9, 10, Says.RIGHT),
+        (7, 6, 7, Says.RIGHT),
+        (7, 0, 1, Says.RIGHT),
+        (7, 1 << 40, None, Says.ALONE),
+    ],
+)
+def test_the_examples_of_queue_places(ended: int, held: int, following: int | None, says: Says) -> None:
+    told = QueuePlaces(lambda _: 1 << 14)
+    places = [*range(ended), held, *([] if following is None else [following])]
+    found = [item for at, place in enumerate(places) for item in told.take(record(at, place))]
+    found += told.rest()
+    assert found[ended].says is says

@@ -181,12 +181,12 @@ def test_what_retention_took_of_a_queue_is_not_missed(monkeypatch: pytest.Monkey
 def test_a_queue_begins_where_it_went_on_far_ahead() -> None:
     """As its broker made it: what stood before that in the log has no entry."""
     store = _Queue(first_file=PER_FILE * 1000, count=1)
-    begins = QueueBegins(store)  # type: ignore[arg-type]
+    begins = QueueBegins(store, PER_FILE)  # type: ignore[arg-type]
     far = FILL_ENTRIES_MAX
     for at, place in enumerate((0, 1, far + 3)):
         begins.take(record(at, place))
     assert list(begins.gone()) == []
-    near = QueueBegins(_Queue(first_file=PER_FILE * 2, count=1))  # type: ignore[arg-type]
+    near = QueueBegins(_Queue(first_file=PER_FILE * 2, count=1), PER_FILE)  # type: ignore[arg-type]
     for at, place in enumerate((0, 1, 20)):
         near.take(record(at, place))
     assert [int(gone.path[-20:]) for gone in near.gone()] == [PER_FILE * 0, PER_FILE * 1]

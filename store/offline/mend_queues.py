@@ -1,0 +1,142 @@
+"""How do the queues of a store become right again, from its log, and the log from its queues?
+
+First what no CRC covers: a record's place, where its queue knows better. Then the files get the size that a
+broker opens, and the entries become right that are there; what lacks is made last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from model.message import SCHEDULE_TOPIC
+from runtime.env import Disk, File
+from store.files.consume_queue import ENTRY, PRE_BLANK
+from store.files.record import DispatchParser
+from store.offline.directory import StoreDirectory
+from store.offline.dues import dues_of, odd_dues
+from store.offline.entries import Entry, EntryCheck
+from store.offline.misplaced import Misplaced, misplaced, write_place
+from store.offline.queue_begins import is_queue_file
+from store.offline.queue_places import Says, placed
+from store.offline.queue_sizes import Told
+from store.offline.rebuild import (
+    complete_queues,
+    drop_unbelieved,
+    make_gone_files,
+    resize_files,
+)
+
+Row = dict[str, Any]
+
+
+def is_of_queues(place: Row) -> bool:
+    """Is it damage of queues, a row of ``verify``?"""
+    return str(place["kind"]).startswith("cq_")
+
+
+@dataclass(frozen=True, slots=True)
+class Mended:
+    """``entries``: how many were made right; ``files``: how many got their size; ``records``: of the log,
+    those that got their places."""
+
+    entries: int
+    files: int
+    records: list[Misplaced]
+
+
+def mend_queues(
+    disk: Disk, store: StoreDirectory, told: Told, parser: DispatchParser, damage: Iterable[Row]
+) -> Mended:
+    """``told``: how large a file is; ``damage``: what ``verify`` found. Raises DiskError, OSError."""
+    files = _Files(disk)
+    try:
+        records = misplaced(store, parser)
+        for item in records:  # before any entry is made for a place that is not its own
+            segment = store.segment_at(item.offset)
+            if segment is not None:
+                write_place(files.open(segment.path), item.offset - segment.start, item)
+        files.sync()
+        drop_unbelieved(disk, store)
+        resized = resize_files(disk, store, told)
+        gone = resized.short
+        if told.sure:  # before others look: a file behind a gap hides those before it
+            gone += [d["file"] for d in damage if d["kind"] == "cq_missing" and is_queue_file(d["file"])]
+        made = 0
+        if gone:
+            made += make_gone_files(disk, store, parser, dict.fromkeys(gone), told.size)
+        store.close()  # under the names of files that it has open there are others now
+        made += _mend_entries(store, parser, files) + _mend_dues(store, parser, files)
+        made += _fill_holes(store, parser, files)
+        files.sync()  # before others open the same files
+        made += complete_queues(disk, store, told, parser)
+        return Mended(made, resized.done + len(resized.short), records)
+    finally:
+        files.sync()
+
+
+class _Files:
+    """Those that are written."""
+
+    def __init__(self, disk: Disk) -> None:
+        self._disk = disk
+        self._open: dict[str, File] = {}
+
+    def open(self, path: str) -> File:
+        file = self._open.get(path)
+        if file is None:
+            file = self._open[path] = self._disk.open(path)
+        return file
+
+    def put(self, place: tuple[str, int] | None, entry: bytes) -> None:
+        if place is not None:
+            self.open(place[0]).pwrite(entry, place[1])
+
+    def sync(self) -> None:
+        for file in self._open.values():
+            file.sync()
+            file.close()
+        self._open.clear()
+
+
+def _mend_entries(store: StoreDirectory, parser: DispatchParser, files: _Files) -> int:
+    """Make entries right that name no record of their own, where there is a file; returns how many."""
+    check, made = EntryCheck(store, parser), 0
+    for item in placed(store):
+        if item.says is not Says.RIGHT:
+            check.unbelieved.add(item.record.physical_offset)
+            continue
+        wrong = check.wrong(item.record, zeros=True)
+        if wrong is not None:
+            files.put((wrong.path, wrong.at), ENTRY.pack(*wrong.wanted))
+            made += 1
+    return made
+
+
+def _mend_dues(store: StoreDirectory, parser: DispatchParser, files: _Files) -> int:
+    """When delayed messages are due, as those beside them tell, or else the levels."""
+    check, made = EntryCheck(store, parser), 0
+    for queue_id in [queue_id for topic, queue_id in store.queues() if topic == SCHEDULE_TOPIC]:
+        for due, wanted in list(odd_dues(dues_of(store, check, queue_id))):
+            record = store.record_at(due.offset)
+            if wanted < 0 and record is not None:
+                wanted = parser.tags_code(record.topic, record.properties, record.store_timestamp_ms)
+            place = check.place_of(SCHEDULE_TOPIC, queue_id, due.place)
+            files.put(place, ENTRY.pack(due.offset, due.size, wanted))
+            made += 1
+    return made
+
+
+def _fill_holes(store: StoreDirectory, parser: DispatchParser, files: _Files) -> int:
+    """Places for which the log has no message, before entries that are right, stand for none: a queue does
+    not end there."""
+    check, made = EntryCheck(store, parser), 0
+    nothing: Entry = (0, 0, 0)
+    for queue in store.queues():
+        for hole in list(check.holes(*queue)):
+            for at in range(hole.begin, hole.until):
+                if (check.entry(*queue, at) or nothing)[1] <= 0:
+                    files.put(check.place_of(*queue, at), PRE_BLANK)
+                    made += 1
+    return made
