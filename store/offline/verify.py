@@ -335,36 +335,55 @@ class _Verification:
 
     def _queues(self, log_min: int, end_is_sure: bool) -> None:
         there: dict[Queue, int] = {}
-        for topic, queue_id in self._store.queues():
-            file = f"consumequeue/{topic}/{queue_id}"
-            for index, offset, size, tags_code in self._store.queue_entries(topic, queue_id):
-                if offset < log_min:
-                    there[topic, queue_id] = index + 1
-                    continue
-                if offset + size > self._end:
-                    # What is at its queue's end, a cut left: another record takes the place.
-                    if not end_is_sure or index < self._ends.following.get((topic, queue_id), 0):
-                        self._note(Damage("cq_dangling", offset, offset + size, file, f"entry {index}"))
-                    continue
-                found = self._at(offset, size)
-                if found is None:
-                    self._note(Damage("cq_dangling", offset, offset + size, file, f"entry {index}"))
-                elif topic.startswith(LMQ_PREFIX):
-                    record = self._store.record_at(offset)
-                    if record is None or (topic, index) not in places(record.topic, record.properties):
-                        text = f"entry {index} points to {found.topic}/{found.queue_id} {found.queue_offset}"
-                        self._note(Damage("cq_wrong", offset, offset + size, file, text))
-                elif found[2:5] != (topic, queue_id, index) or not _is_tag(found, tags_code):
-                    text = f"entry {index} points to {found.topic}/{found.queue_id} {found.queue_offset}"
-                    self._note(Damage("cq_wrong", offset, offset + size, file, text))
-                there[topic, queue_id] = index + 1
-            self._holes(topic, queue_id, there.get((topic, queue_id), 0))
+        for queue in self._store.queues():
+            there[queue] = self._queue(queue, log_min, end_is_sure)
+            self._holes(*queue, there[queue])
         for (topic, queue_id), following in self._ends.following.items():
             end = there.get((topic, queue_id), 0)
             if end < following:
                 file = f"consumequeue/{topic}/{queue_id}"
                 text = f"ends at {end}, the log's last record is {following - 1}"
                 self._note(Damage("cq_missing", self._end, self._end, file, text))
+
+    def _queue(self, queue: Queue, log_min: int, end_is_sure: bool) -> int:
+        """The place behind the last entry of a queue that names a record of the log, or one that is gone."""
+        end, file = 0, f"consumequeue/{queue[0]}/{queue[1]}"
+        beyond: list[Damage] = []  # of the log's end; no cut left those that others follow
+        for index, offset, size, tags_code in self._store.queue_entries(*queue):
+            if offset < log_min:
+                end = index + 1
+                continue
+            found = self._at(offset, size) if offset + size <= self._end else None
+            if found is not None:
+                if found[2:5] == (*queue, index):
+                    for row in beyond:
+                        self._note(row)
+                    beyond.clear()
+                self._entry(queue, index, found, tags_code)
+                end = index + 1
+                continue
+            row = Damage("cq_dangling", offset, offset + size, file, f"entry {index}")
+            if offset + size <= self._end:
+                self._note(row)
+                end = index + 1
+            # What is at its queue's end, a cut left: another record takes the place.
+            elif not end_is_sure or index < self._ends.following.get(queue, 0):
+                self._note(row)
+            elif len(beyond) < DAMAGE_MAX:
+                beyond.append(row)
+        return end
+
+    def _entry(self, queue: Queue, index: int, found: Dispatch, tags_code: int) -> None:
+        """Is the entry at a place right that names a record?"""
+        if queue[0].startswith(LMQ_PREFIX):
+            record = self._store.record_at(found.offset)
+            right = record is not None and (queue[0], index) in places(record.topic, record.properties)
+        else:
+            right = found[2:5] == (*queue, index) and _is_tag(found, tags_code)
+        if not right:
+            file, until = f"consumequeue/{queue[0]}/{queue[1]}", found.offset + found.size
+            text = f"entry {index} points to {found.topic}/{found.queue_id} {found.queue_offset}"
+            self._note(Damage("cq_wrong", found.offset, until, file, text))
 
 
 def shape_in(config: StoreConfig) -> Shape:

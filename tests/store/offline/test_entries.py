@@ -114,7 +114,7 @@ def _killed(root: Path) -> None:
     (root / "abort").touch()
 
 
-@pytest.mark.parametrize("entry", [(0, 0, 0), (4096, -2147483513, 5), (0, -1, 0)])
+@pytest.mark.parametrize("entry", [(0, 0, 0), (4096, -2147483513, 5), (0, -1, 0), (1 << 46, 91, 5)])
 @pytest.mark.parametrize("place", [0, 3, 10, 15, 38])
 def test_a_place_that_cannot_be_read_before_others_is_damage_also_of_a_store_that_was_killed(
     place: int, entry: tuple[int, int, int], tmp_path: Path
