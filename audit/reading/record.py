@@ -26,6 +26,7 @@ from collections.abc import Callable, Iterator
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
+from model.ids import is_number
 from model.message import (
     COMPRESSED,
     COMPRESSION_LZ4,
@@ -303,7 +304,7 @@ def tags_code(data: bytes, begin: int, end: int, topic: str, stored_ms: int) -> 
     ``stored_ms``."""
     if topic == SCHEDULE_TOPIC:
         level = text_property(data, _DELAY, begin, end)
-        if level.isdigit() and level.strip("0"):
+        if is_number(level) and level.strip("0"):
             return stored_ms
     if data.find(_TAGS, begin, end) < 0:
         return 0

@@ -9,9 +9,10 @@ from threading import Lock
 from typing import Final
 
 from model.errors import DiskError
+from model.ids import is_number
 from runtime.env import Disk
 from store.files.consume_queue import ConsumeQueue, OffsetsTaken, fill
-from store.files.segment import FilePool, is_number
+from store.files.segment import FilePool
 
 OPEN_FILES_MAX: Final = 256
 

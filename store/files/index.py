@@ -17,13 +17,12 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
 from model.errors import DiskError
-from model.ids import PhysicalOffset
+from model.ids import PhysicalOffset, is_number
 from model.message import TRANSACTION_MASK, TRANSACTION_ROLLBACK
 from runtime.env import Disk
 from store.files.index_file import STILL_LOOKING, IndexFile, Item
 from store.files.key_hash import MASK, KeyHash, absolute
 from store.files.record import Dispatch
-from store.files.segment import is_number
 
 if TYPE_CHECKING:
     from runtime.native._native import Block

@@ -11,15 +11,11 @@ from collections import OrderedDict
 from typing import Final
 
 from model.errors import DiskError
+from model.ids import is_number
 from runtime.env import Buffer, Disk, File
 
 NAME_DIGITS: Final = 20
 ZERO_BLOCK: Final = bytes(1 << 20)
-
-
-def is_number(name: str) -> bool:
-    """Is a name a number, as this code and RocketMQ write them? Other alphabets have digits too."""
-    return name.isascii() and name.isdigit()
 
 
 def is_segment_name(name: str) -> bool:

@@ -18,6 +18,7 @@ from typing import Any, Final
 from model import message as m
 from model.compression import plain_pieces
 from model.errors import DiskError
+from model.ids import is_number
 from model.read_ahead import Ahead
 from runtime.env import Disk, File, read_file
 from store.files import consume_queue as cq
@@ -36,7 +37,7 @@ from store.files.record import (
     measure,
     whole,
 )
-from store.files.segment import is_number, is_segment_name
+from store.files.segment import is_segment_name
 
 BLOCK_BYTES: Final = 4 << 20
 FILE_BYTES_MAX: Final = (1 << 31) - 1

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator
 from itertools import chain
 from typing import Final, NamedTuple
 
+from model.ids import is_number
 from model.message import DELAY, SCHEDULE_TOPIC, property_of
 from store.offline.directory import StoreDirectory
 from store.offline.entries import EntryCheck
@@ -70,7 +71,7 @@ def dues_of(store: StoreDirectory, check: EntryCheck, queue_id: int) -> Iterator
             continue
         record = store.record_at(offset)
         level = property_of(record.properties, DELAY) if record is not None else None
-        if record is None or not level or not level.isdigit() or not level.strip("0"):
+        if record is None or not level or not is_number(level) or not level.strip("0"):
             continue
         if record.store_timestamp_ms >= STORED_FROM:
             yield Due(place, offset, size, record.store_timestamp_ms, due_ms)
