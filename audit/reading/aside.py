@@ -109,10 +109,10 @@ def _ended_before(r: Replica, segment: Segment) -> bool:
     """Did the log end inside an earlier file? A log goes on in the next one only when one is full."""
     kept = r.segments
     r.segments, r.end = [s for s in kept if s.base < segment.base], r.start
-    find_end(r, set())
+    find_end(r)
     ended = r.start < r.end < segment.base
     r.segments = kept
-    find_end(r, set())
+    find_end(r)
     return ended
 
 
@@ -162,10 +162,12 @@ def _home_of(storage: Storage, r: Replica, segment: Segment) -> Interval | None:
 class _Whole:
     """The segments that the log has itself: in a file of that name, sound to the segment's end or the log's.
     What one lacks that is damaged, or cannot be read, another file may hold. Each is walked once, if it is
-    asked for."""
+    asked for, by the process that begins an audit, alone: where files of other names are copies of the whole
+    log that is the log once more. ``metered``: up to so much of it; of the rest nobody says that a file has
+    what the log has not."""
 
-    def __init__(self, storage: Storage, r: Replica) -> None:
-        self._storage, self._r = storage, r
+    def __init__(self, storage: Storage, r: Replica, metered: Metered | None = None) -> None:
+        self._storage, self._r, self._metered = storage, r, metered
         self._files = {s.base: s for s in r.segments}
         self._told: dict[int, bool] = {}
 
@@ -176,11 +178,13 @@ class _Whole:
                 self._told[base] = segment is not None and self._goes_on(segment)
             except OSError:
                 self._told[base] = False
+            self._told[base] |= segment is not None and self._metered is not None and self._metered.refused
         return self._told[base]
 
     def _goes_on(self, segment: Segment) -> bool:
         """Raises OSError."""
-        read, end = segment_reader(self._storage, segment), self._r.segment_end(segment)
+        storage = self._metered or self._storage
+        read, end = segment_reader(storage, segment), self._r.segment_end(segment)
         stop = min(end, self._r.end)
         run = scan_columns(read, segment.base, stop, segment.base, end, stop, aligned=True)
         while True:
@@ -195,9 +199,9 @@ def _note_other_names(r: Replica, segment_bytes: int) -> None:
     as the log may have none; 0: nobody knows, and a file is taken for a whole one."""
     known = {s.file for s, _ in r.stray}
     storage = open_storage(r.location)
-    there = _Whole(storage, r)
     try:
         metered = Metered(storage)
+        there = _Whole(storage, r, metered)
         for number, file in enumerate(_other_names(storage, r)):
             if number >= OTHERS_MAX:
                 r.unseen = True

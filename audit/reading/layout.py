@@ -12,7 +12,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Protocol
 
 from audit.intervals import Interval
 from audit.numbers import PLACE_LAST, QUEUE_LAST, of_digits
@@ -158,7 +158,13 @@ class Replica:
         return inside and not any(a < end and begin < b for a, b in self.gaps)
 
 
-def segment_reader(storage: Storage, segment: Segment) -> Read:
+class Readable(Protocol):
+    """What can read files: a storage does."""
+
+    def read(self, name: str, offset: int, size: int, /) -> bytes: ...
+
+
+def segment_reader(storage: Readable, segment: Segment) -> Read:
     """Reads by physical offset inside one segment."""
 
     def read(offset: int, size: int) -> bytes:

@@ -1,9 +1,23 @@
-"""Where does each log end? Where its last segment stops to be a log, seen beside the other replicas' logs."""
+"""Where does each log end? Where its last segment stops to be a log, seen beside the other replicas' logs.
+
+An end is found, and may be taken back. ``find_end`` walks the last segment that holds records: what is
+damaged with the log going on behind is ``skipped``; half a record at the end is ``torn``; a record that may
+be left over from a log that was cut is ``refused``, and the log ends before the stretch in front of it.
+With all ends known, ``find_ends`` walks those logs once more that refused one: what a longer log holds
+alike is taken. Then ``_leave_out_leftovers`` may take the end back to where another log ends: what it cuts
+off is ``left_over``. Last, ``aside.find_own_ends`` looks at the file in which each log ends. Does no record
+there name its own place, it sets the file aside (``stray``), or lowers ``reach``, behind which such records
+are no more the log's; and all ends are found anew, of which every field but ``reach`` and ``stray`` is.
+Each turn leaves a log fewer files or lowers a ``reach``, so there are no more turns than files and
+segments.
+"""
 
 from __future__ import annotations
 
 import struct
 from collections import Counter
+from collections.abc import Callable
+from functools import partial
 from itertools import pairwise
 
 from audit.reading.layout import (
@@ -33,12 +47,10 @@ def find_ends(replicas: list[Replica]) -> None:
         if replica.segments or replica.unread:
             replica.segment_bytes = size  # also of what nobody can read
     for replica in replicas:
-        find_end(replica, set())
+        find_end(replica)
     for replica in replicas:
-        proven: set[int] = set()
-        while replica.refused is not None and _held_elsewhere(replica, replicas):
-            proven.add(replica.refused[0])
-            find_end(replica, proven)
+        if replica.refused is not None and _held_elsewhere(replica, replicas, *replica.refused):
+            find_end(replica, partial(_held_elsewhere, replica, replicas))
     for replica in replicas:
         _leave_out_leftovers(replica, [r for r in replicas if r is not replica and not r.empty])
 
@@ -105,11 +117,9 @@ def _was_cut(replica: Replica, begin: int) -> bool:
     return not named and len(replica.epochs) > 1 and begin >= replica.epochs[1][1]
 
 
-def _held_elsewhere(replica: Replica, replicas: list[Replica]) -> bool:
-    """Does a longer log hold the refused record, byte for byte, at the same place? Then it is no left-over,
-    but what stands behind a hole: its time is earlier because a clock went back."""
-    assert replica.refused is not None, "asked for a refused record only"
-    begin, size = replica.refused
+def _held_elsewhere(replica: Replica, replicas: list[Replica], begin: int, size: int) -> bool:
+    """Does a longer log hold a refused record, byte for byte, at the same place? Then it is no left-over, but
+    what stands behind a hole: its time is earlier because a clock went back."""
     own = bytes_at(replica, begin, size)
     longer = [
         r for r in replicas if r is not replica and r.end >= begin + size and r.covers(begin, begin + size)
@@ -117,8 +127,12 @@ def _held_elsewhere(replica: Replica, replicas: list[Replica]) -> bool:
     return any(bytes_at(other, begin, size) == own for other in longer)
 
 
-def find_end(replica: Replica, proven: set[int]) -> None:
-    """Walk the headers of the last segment that holds any record. Records at ``proven`` are the log's."""
+Held = Callable[[int, int], bool]
+"""Has another log the record at an offset, of a size, alike?"""
+
+
+def find_end(replica: Replica, held: Held = lambda begin, size: False) -> None:
+    """Walk the headers of the last segment that holds any record. What is ``held`` is the log's."""
     replica.torn, replica.refused, replica.left_over = None, None, None
     replica.skipped, replica.holes = [], []
     storage = open_storage(replica.location)
@@ -131,7 +145,7 @@ def find_end(replica: Replica, proven: set[int]) -> None:
             segment_end = replica.segment_end(segment)
             if not _holds_records(storage, segment, read, limit, segment_end):
                 continue
-            _LastSegment(storage, replica, segment, read, limit, proven).walk()
+            _LastSegment(storage, replica, segment, read, limit, held).walk()
             break
         # Again: an epoch is written down before its first byte, so now it tells of all that was found.
         read_epochs(storage, replica)
@@ -165,9 +179,9 @@ class _LastSegment:
         segment: Segment,
         read: Read,
         limit: int,
-        proven: set[int],
+        held: Held,
     ) -> None:
-        self._proven = proven
+        self._held = held
         self._storage, self._replica, self._segment = storage, replica, segment
         self._limit = limit
         self._segment_end = replica.segment_end(segment)
@@ -248,12 +262,12 @@ class _LastSegment:
         if begin is None:
             return -1
         found = self._search.find_record(max(self._position + 1, base + begin), self._limit)
-        if found < 0 or self._replica.confirmed > found or found in self._proven:
+        if found < 0 or self._replica.confirmed > found:
             return found
         parsed = self._parsed(found)
         if parsed.record is None or parsed.damage is not None:
             return -1
-        if self._last is None or _follows(parsed.record, self._last):
+        if self._last is None or _follows(parsed.record, self._last) or self._held(found, parsed.size):
             return found
         self._replica.refused = (found, parsed.size)
         return -1

@@ -7,24 +7,19 @@ from __future__ import annotations
 
 import io
 from contextlib import suppress
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from audit.intervals import Interval
+from audit.reading.layout import Readable
 from audit.reading.search import Search
 from audit.sources.location import CODECS
 from audit.sources.storage import Storage, StoredFile
 from audit.sources.unpacked import stream_of
 
 OTHERS_BYTES_MAX: Final = 16 << 30
-"""So much is read of a store's files whose names tell no place."""
+"""So much is read of a store's files whose names tell no place, and of its log for them."""
 _PART_BYTES: Final = 4096
 """Of a compressed file at once: where it breaks, so much before is lost with it."""
-
-
-class Readable(Protocol):
-    """What can read files: a storage does."""
-
-    def read(self, name: str, offset: int, size: int, /) -> bytes: ...
 
 
 class Metered:
