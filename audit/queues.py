@@ -56,6 +56,7 @@ class Fault(NamedTuple):
     records: int
     doubtful: bool = False  # lawful if the topic was deleted and created again
     taken_since: int = -1  # from which physical offset on the place has been taken before
+    misfit: bool = False  # the places around tell which one it should have
 
 
 def explain(runs: Runs, *, whole: bool) -> list[Fault]:
@@ -68,8 +69,11 @@ def explain(runs: Runs, *, whole: bool) -> list[Fault]:
     if not runs.listed:
         return []
     first = next((run for run in runs.listed if not run.wrong), runs.listed[0])
-    walk = _Walk(0 if whole else first.queue_offset, first)
+    walk = _Walk(0 if whole else _begins_at(runs, first), first)
     for at, run in enumerate(runs.listed):
+        if _is_misfit(runs, at, walk.expected) and not walk.is_open(run.queue_offset):
+            walk.take_misfit(run)
+            continue
         walk.take(run, begins_again=_begins_again(runs, at, walk.expected), remade=run.offset <= runs.remade)
     faults = walk.faults + [
         Fault("queue_gap", left, right.offset + 1, begin, "", str(begin), str(end), end - begin)
@@ -131,6 +135,21 @@ class _Walk:
             self.expected = max(self.expected, run.end)
         self._before, self._reached, self._wrong = run.last, self.expected, (-1, -1)
 
+    def is_open(self, place: int) -> bool:
+        """Was it skipped before?"""
+        near = bisect_right(self._gaps, place, key=lambda gap: gap[0]) - 1
+        return near >= 0 and place < self._gaps[near][1]
+
+    def take_misfit(self, run: Run) -> None:
+        """A record whose place is wrong: nothing else is."""
+        if run.queue_offset < self.expected:
+            self._below(run)
+        else:
+            self._fault("queue_order", run, run.queue_offset, run.end, str(self.expected))
+            self.faults[-1] = self.faults[-1]._replace(misfit=True)
+        self.expected += run.end - run.queue_offset
+        self._before, self._reached, self._wrong = run.last, self.expected, (-1, -1)
+
     def _take_wrong(self, run: Run) -> None:
         if run.queue_offset == self._reached:
             self._reached = run.end
@@ -187,6 +206,29 @@ class _Walk:
                 taken_since,
             )
         )
+
+
+def _is_misfit(runs: Runs, at: int, expected: int) -> bool:
+    """Has one record another place than the one that is free for it between those around? The last one has if
+    it skips more places than the log before it has bytes."""
+    run = runs.listed[at]
+    if not run.alone or run.wrong or run.queue_offset == expected:
+        return False
+    if at + 1 < len(runs.listed):
+        following = runs.listed[at + 1]
+        return not following.wrong and following.queue_offset == expected + run.end - run.queue_offset
+    return at > 0 and not runs.more and run.queue_offset - expected > run.offset
+
+
+def _begins_at(runs: Runs, first: Run) -> int:
+    """Where a queue begins whose first records were removed: the first one's place is wrong if those behind
+    it go back, and not to the queue's begin."""
+    at = runs.listed.index(first)
+    following = runs.listed[at + 1] if at + 1 < len(runs.listed) else None
+    if following is None or not first.alone or following.alone or following.wrong:
+        return first.queue_offset
+    begin = following.queue_offset - (first.end - first.queue_offset)
+    return begin if 0 <= begin < first.queue_offset else first.queue_offset
 
 
 def _begins_again(runs: Runs, at: int, expected: int) -> bool:

@@ -92,6 +92,8 @@ def queues(
         if fault.kind == "dup_queue_offset" and first_at >= 0:
             name, _ = facts.whose(at, (first_at, first_at + 1), (fault.offset, fault.until))
             f = replace(f, replica=name)
+        elif fault.misfit:
+            f = replace(f, replica=facts.whose(at, (fault.offset, fault.until))[0])
         found.append(f)
     return found
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Final
 
 import pytest
 from hypothesis import given
@@ -93,10 +94,42 @@ def test_a_stretch_that_fills_gaps_in_part_is_told_apart() -> None:
 
 
 def test_what_is_wrong_behind_the_runs_that_are_listed_is_counted() -> None:
-    listed = runs(0, 1, 5, 3).listed
+    listed = runs(0, 1, 5, 3, 2).listed
     faults = explain(Runs(listed, more=7, last=9000), whole=True)
     assert (faults[-1].kind, faults[-1].records, faults[-1].until) == ("queue_order", 7, 9001)
-    assert sorted(f.kind for f in faults[:-1]) == ["queue_gap", "queue_gap", "queue_order"]
+    assert sorted(f.kind for f in faults[:-1]) == ["dup_queue_offset", "queue_order"]
+
+
+FAR: Final = 1 << 58
+
+
+@pytest.mark.parametrize(
+    ("offsets", "kind", "at", "place", "expected", "whole"),
+    [
+        ([0, 1, 2, FAR, 4, 5, 6], "queue_order", 3, FAR, "3", True),
+        ([0, 1, 2, 40, 4, 5, 6], "queue_order", 3, 40, "3", True),
+        ([0, 1, 2, 1, 4, 5, 6], "dup_queue_offset", 3, 1, "3", True),
+        ([FAR, 1, 2, 3], "queue_order", 0, FAR, "0", True),
+        ([FAR, 8, 9, 10], "queue_order", 0, FAR, "7", False),
+        ([0, 1, 2, FAR], "queue_order", 3, FAR, "3", True),
+    ],
+)
+def test_one_wrong_place_is_one_fault_at_its_record(
+    offsets: list[int], kind: str, at: int, place: int, expected: str, whole: bool
+) -> None:
+    """All places behind it looked out of order, and as many were missing as an offset can tell."""
+    (fault,) = explain(runs(*offsets), whole=whole)
+    assert (fault.kind, fault.offset, fault.until) == (kind, at * 100, at * 100 + 1)
+    assert (fault.queue_offset, fault.expected, fault.records) == (place, expected, 1)
+
+
+def test_a_gap_that_one_fills_late_is_no_wrong_place() -> None:
+    faults = explain(runs(0, 1, 4, 5, 2, 7, 8), whole=True)
+    assert [(f.kind, f.queue_offset) for f in faults] == [
+        ("queue_gap", 3),
+        ("queue_gap", 6),
+        ("queue_order", 2),
+    ]
 
 
 def with_wrong(*offsets: int, wrong: int) -> Runs:
@@ -145,9 +178,16 @@ def test_runs_say_what_a_walk_of_single_records_says(offsets: list[int]) -> None
 
     None is 0: a queue that begins again is another question."""
     expected, twice, late = offsets[0], 0, 0
+    follow = offsets[1:3] == [offsets[1], offsets[1] + 1] if len(offsets) > 2 else False
+    if follow and offsets[1] - 1 < offsets[0]:
+        expected = offsets[1] - 1  # the first one is the one that is wrong
     skipped: set[int] = set()
-    for place in offsets:
-        if place >= expected:
+    for before, place, following in zip([-1, *offsets], offsets, [*offsets[1:], 0], strict=False):
+        alone = place != before + 1 and place != expected
+        if alone and following == expected + 1 and place not in skipped:
+            late, twice = late + (place > expected), twice + (place < expected)
+            expected += 1
+        elif place >= expected:
             skipped |= set(range(expected, place))
             expected = place + 1
         elif place in skipped:
