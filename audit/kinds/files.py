@@ -24,6 +24,11 @@ BEHIND: Final = "behind the segment's end"
 """What a file has that is too long."""
 
 
+def is_behind(f: Finding) -> bool:
+    """Is it what stands behind a segment in its file?"""
+    return f.kind == "unreadable_region" and f.found.endswith(BEHIND)
+
+
 def files(facts: Facts, sound: Sound) -> list[Finding]:
     """Files that are missing between others, or shorter than the others."""
 

@@ -1,8 +1,7 @@
 """Which replicas are right where? Every advice asks this before it reads from a copy, writes over one, or
 gives one up.
 
-A copy is right in a stretch that it holds and in which no finding names it. Where nothing tells which copy is
-right, all are named. What all replicas have alike (``*``) names none.
+A copy is right in a stretch that it holds and in which no finding names it (``audit.results.named``).
 """
 
 from __future__ import annotations
@@ -11,46 +10,19 @@ import os
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Final
 
-from audit.findings import INFO, WARN, Finding, Spans
-from audit.intervals import Interval
+from audit.findings import INFO, Finding
+from audit.intervals import Interval, in_both
 from audit.kinds.borders import around_of
 from audit.reading.beside import EPOCHS
-from audit.reading.layout import Replica
+from audit.reading.layout import Replica, record_at
+from audit.reading.record import RECORD_BYTES_MIN
+from audit.results.named import EVERYWHERE, Named
 from audit.results.stretches import common_end
 
-_UNREADABLE: Final = frozenset(
-    {
-        "crc_mismatch",
-        "unreadable_region",
-        "phys_offset_mismatch",
-        "file_unreadable",
-        "missing_segment",
-        "missing_start",
-        "short_tail",
-    }
-)
-"""No reader takes bytes that are so for right ones."""
-_OWN_WAY: Final = frozenset({"divergent_suffix", "extra_tail"})
-"""The replica has there what no other has."""
-_OF_THE_LOG: Final = (
-    _UNREADABLE
-    | _OWN_WAY
-    | {
-        "bytes_differ",
-        "acked_missing",
-        "acked_mismatch",
-        "acked_out_of_order",
-        "dup_queue_offset",
-        "queue_gap",
-        "queue_order",
-        "dup_message",
-        "phantom",
-    }
-)
-_BORNE: Final = frozenset({"dup_message", "dup_queue_offset"})
-"""As a warning: bytes as they were written, which no step mends and every copy of this log has."""
 _OF_EPOCHS: Final = frozenset({"epoch_mismatch", "epoch_file_corrupt"})
-_EVERYWHERE: Final = (0, 1 << 62)
+PARTS_MAX: Final = 50
+"""Of one stretch that are looked at, of one copy."""
+_ALIKE_BYTES_MIN: Final = RECORD_BYTES_MIN
 _NEIGHBOUR_BYTES: Final = 256
 """``keelmq store repair`` takes bytes for a damaged stretch only if so much beside it is as here."""
 
@@ -60,18 +32,14 @@ class Right:
 
     def __init__(self, findings: Sequence[Finding], replicas: Sequence[Replica]) -> None:
         self._replicas = replicas
-        self._stretches: dict[str, set[Interval]] = {r.name: set() for r in replicas}
-        self._own_way: dict[str, list[Interval]] = {r.name: [] for r in replicas}
-        self._misleading: set[str] = set()
+        self._named = Named(findings, replicas)
+        self._linked = self._named.linked
+        self._unreadable = _named_by(findings, {"file_unreadable"})
         self._short = _named_by(filter(_is_fault, findings), {"short_tail"})
-        self._linked = _named_by(findings, {"same_file"})
         self._plain = {r.name for r in replicas if _is_plain(r)}
         self._epochs_are_open = any(f.kind == "epoch_mismatch" and f.ambiguous for f in findings)
         self._other_epochs = _of_other_epochs(findings, replicas)
         self._wrong_epochs = _named_by((f for f in findings if not f.ambiguous), _OF_EPOCHS)
-        for f in findings:
-            self._note_of_log(f)
-        self._named = {name: Spans((*span, True) for span in told) for name, told in self._stretches.items()}
         self._sources: dict[str, list[Replica]] = {}
         self._left_out = ""
 
@@ -84,37 +52,89 @@ class Right:
         self._left_out = r.name
         self._sources.clear()
 
-    def _note_of_log(self, f: Finding) -> None:
-        borne = f.kind in _BORNE and f.severity == WARN and not f.ambiguous
-        if borne or f.kind not in _OF_THE_LOG or _is_beside(f) or (f.kind == "queue_gap" and f.caused_by):
-            return  # what a gap follows from names the copy where it is wrong, not from record to record
-        for name in self._stretches if f.ambiguous else {f.replica} & self._stretches.keys():
-            self._note(f, name)
-
-    def _note(self, f: Finding, name: str) -> None:
-        begin, end = (f.phys_offset, max(f.until, f.phys_offset + 1)) if f.phys_offset >= 0 else _EVERYWHERE
-        self._stretches[name].add((begin, end))
-        if f.kind in _OWN_WAY:
-            self._own_way[name].append((begin, end))
-        its_own = f.replica != "*" and not f.caused_by
-        if its_own and f.kind not in _UNREADABLE and f.kind != "extra_tail":
-            self._misleading.add(name)
-
     def is_named(self, r: Replica, begin: int, end: int) -> bool:
-        return self._named[r.name].first(begin, end) is not None
+        return self._named.is_named(r, begin, end)
 
     def is_right(self, r: Replica, begin: int, end: int) -> bool:
         """Does it hold all of [``begin``, ``end``), as a copy of its own, with no finding that names it?"""
-        held = not r.empty and r.covers(begin, end) and r.name not in self._linked
-        return held and not self.is_named(r, begin, end)
+        return self._named.is_right(r, begin, end)
 
     def holders(self, own: Replica, begin: int, end: int) -> list[Replica]:
         """Whose bytes ``own`` may take there: those of the others that are right, and of which its epoch file
         tells that they have the same. First those from which a command can read, then those whose epoch files
         are right."""
         able = (r for r in self._others(own) if self.is_right(r, begin, end))
-        able = (r for r in able if _of_one_epoch(own, r, begin, end))
+        able = (r for r in able if self._is_of_one_log(own, r, begin, end))
+        return self._best_first(able)
+
+    def _best_first(self, able: Iterable[Replica]) -> list[Replica]:
         return sorted(able, key=lambda r: (r.name not in self._plain, r.name in self._other_epochs))
+
+    def partly(
+        self, own: Replica, begin: int, end: int, *, sure: bool
+    ) -> list[tuple[Replica, list[Interval]]]:
+        """As ``holders``, of parts of a stretch of one file: those that are right in some, and in which, as
+        whole records. Not ``sure``: that epochs tell nothing else does not do."""
+        if own.name in self._linked or self._named.goes_its_own_way(own, begin, end):
+            return []
+        found = []
+        for r in self._best_first(self._others(own)):
+            told = sure or (own.epochs and r.epochs) or self._goes_on_alike(own, r, end)
+            spans = self._right_in(r, begin, end) if told else []
+            if spans := [span for span in spans if self._is_of_one_log(own, r, *span)]:
+                found.append((r, spans))
+        return found
+
+    def is_held(self, own: Replica, begin: int, end: int) -> bool:
+        """Is another one right in some of it, though nothing may be taken from that one now?"""
+        return any(self._right_in(r, begin, end) for r in self._replicas if r is not own)
+
+    def is_alone(self, own: Replica) -> bool:
+        """Is nobody else right where it is not?"""
+        spans = self._named.stretches[own.name]
+        others = [r for r in self._replicas if r is not own and not r.empty]
+        held = (self._named.unnamed(r, *span) for r in others for span in spans)
+        return len(spans) <= PARTS_MAX and not any(held)
+
+    def is_contradicted(self, f: Finding) -> bool:
+        """Is it about a record and an entry of one store that contradict each other?"""
+        row = f.replica, f.phys_offset, f.until
+        return f.kind.startswith("cq_") and row in self._named.contradicted
+
+    def contradicts_entry(self, own: Replica) -> bool:
+        """Has it a record that an entry of its own contradicts?"""
+        return any(name == own.name for name, *_ in self._named.contradicted)
+
+    def is_open(self, begin: int, end: int) -> bool:
+        """Are there copies that differ, and nothing tells which is right?"""
+        return self._named.is_open(begin, end)
+
+    def _right_in(self, r: Replica, begin: int, end: int) -> list[Interval]:
+        """In which whole records of a stretch is it right? The first parts. Of what cannot be read nobody
+        knows."""
+        if r.empty:
+            return []
+        spans = self._named.unnamed(r, begin, end)[:PARTS_MAX]
+        try:
+            whole = [(_border_behind(r, a), b if b == end else border_before(r, b)) for a, b in spans]
+        except OSError:
+            return []
+        return [span for span in whole if span[0] < span[1]]
+
+    def _is_of_one_log(self, own: Replica, r: Replica, begin: int, end: int) -> bool:
+        """Have both the same there, for all that epoch files tell? Where the own one tells nothing, what is
+        alike behind proves it: a log is written on, and cut, at its end alone."""
+        if own.epoch_problem:
+            return bool(r.epochs) and self._goes_on_alike(own, r, end)
+        return _of_one_epoch(own, r, begin, end)
+
+    def _goes_on_alike(self, own: Replica, r: Replica, end: int) -> bool:
+        """Have both a record behind a stretch, in which no finding names any?"""
+        reach = min(own.end, r.end)
+        if end >= reach:
+            return False
+        alike = in_both(self._named.unnamed(own, end, reach), self._named.unnamed(r, end, reach))
+        return any(b - a >= _ALIKE_BYTES_MIN for a, b in alike)
 
     def leaders(self, own: Replica, begin: int, end: int) -> list[Replica]:
         """The others that are right there: first those that a group may follow in its epochs, then the most
@@ -143,13 +163,13 @@ class Right:
         return list(able)
 
     def _is_source(self, own: Replica, r: Replica) -> bool:
-        if r.name in self._misleading | self._linked or r.epoch_problem or not is_repairable(r):
+        if r.name in self._named.misleading | self._linked or r.epoch_problem or not is_repairable(r):
             return False
         if r.name not in self._plain:
             return False
         # Where both have one epoch, a repair puts others' records in the place of what only this one has.
-        alone = any(own.entry_at(begin) == r.entry_at(begin) for begin, _ in self._own_way[own.name])
-        spans = self._stretches[own.name]
+        alone = any(own.entry_at(begin) == r.entry_at(begin) for begin, _ in self._named.own_way(own))
+        spans = self._named.stretches[own.name]
         return not alone and not any(
             self.is_named(r, *span) or not _of_one_epoch(own, r, *span) for span in spans
         )
@@ -163,7 +183,7 @@ class Right:
         top = base + own.segment_bytes
         around = max(base, begin - _NEIGHBOUR_BYTES), min(top, end + _NEIGHBOUR_BYTES)
         short = any(a < top and base < b for a, b in own.gaps)
-        if short or self._goes_its_own_way(own, *around):
+        if short or self._named.goes_its_own_way(own, *around):
             return False
         reach = max(end, min(around[1], own.end)) if sized else around[1]
         return any(
@@ -197,22 +217,39 @@ class Right:
     def span_sources(self, own: Replica, begin: int, end: int) -> list[Replica]:
         """Those that are right there, as ``span_source`` has it."""
         size = own.segment_bytes
-        if begin // size != (end - 1) // size or self._goes_its_own_way(own, begin, end):
+        if begin // size != (end - 1) // size or self._named.goes_its_own_way(own, begin, end):
             return []
         return self.holders(own, begin, end) if own.name not in self._linked else []
 
     def leader(self, own: Replica) -> Replica | None:
         """One that is right in all that ``own`` holds, so that nothing goes with it, whose epoch file, which
-        is copied with it, no finding names, and whom the whole group may follow. None while another is
-        readable and wrong: a store that copies it would be one voice more for that."""
-        misleading = self._misleading - {own.name}
-        if misleading or own.name in self._linked or self._goes_its_own_way(own, *_EVERYWHERE):
-            return None
+        is copied with it, no finding names, whom the whole group may follow, and which can start, and is
+        right, by all that it holds itself. None while another is readable and wrong: a store that copies it
+        would be one voice more for that."""
+        able = self.able_to_lead(own)
+        whole = (r for r in able if self._is_whole(r, of_all=True))
+        return next(whole, None) or next((r for r in able if self._is_whole(r, of_all=False)), None)
+
+    def misleads(self, own: Replica) -> bool:
+        """Is another readable and wrong?"""
+        return bool(self._named.misleading - {own.name})
+
+    def able_to_lead(self, own: Replica) -> list[Replica]:
+        """As ``leader``, whether or not one is right in what it holds itself; the most advanced first."""
+        own_way = self._named.goes_its_own_way(own, *EVERYWHERE)
+        if self.misleads(own) or own.name in self._linked or own_way:
+            return []
         held = list(_held(own, max(r.end for r in self._replicas)))
         others = [r for r in self._replicas if r is not own and self._epochs_are_right(own, r)]
         able = [r for r in others if held and all(self.is_right(r, *span) for span in held)]
-        best = next(iter(self._advanced(able)), None)
-        return best if best is not None and not self._is_behind(best, own) else None
+        return [r for r in self._advanced(able) if not self._is_behind(r, own)]
+
+    def _is_whole(self, r: Replica, *, of_all: bool) -> bool:
+        """Can its broker start, and is it right in its whole log? Not ``of_all``: but for what no copy has,
+        which is in the place of nothing right."""
+        starts = is_repairable(r) and not r.gaps and not r.epoch_problem and r.name not in self._unreadable
+        right = not self.is_named(r, r.start, r.end)
+        return starts and (right or (not of_all and r.name not in self._named.mendable))
 
     def _is_behind(self, r: Replica, own: Replica) -> bool:
         """Who follows a log is cut to its end: has another one more that is right?"""
@@ -228,9 +265,6 @@ class Right:
             return False
         held = own.epochs[own.epochs.index(first) :] if (first := own.entry_at(own.start)) else own.epochs
         return own.name in self._wrong_epochs or set(held) <= set(r.epochs)
-
-    def _goes_its_own_way(self, r: Replica, begin: int, end: int) -> bool:
-        return any(a < end and begin < b for a, b in self._own_way[r.name])
 
 
 def _is_plain(r: Replica) -> bool:
@@ -251,11 +285,6 @@ def _of_other_epochs(findings: Sequence[Finding], replicas: Sequence[Replica]) -
     return told | {r.name for r in replicas if r.epoch_problem}
 
 
-def _is_beside(f: Finding) -> bool:
-    """Is it about a file beside the log?"""
-    return f.kind == "file_unreadable" and f.phys_offset < 0
-
-
 def _held(r: Replica, end_of_all: int) -> Iterator[Interval]:
     """What a replica's log has, what files of wrong names and misplaced records do, and what may be in those
     that cannot be read now, or that nobody looked at: up to where any log reaches, or it may have been
@@ -272,6 +301,22 @@ def _held(r: Replica, end_of_all: int) -> Iterator[Interval]:
         end = min(r.segment_end(segment), max(end_of_all, r.promised))
         if segment.base < end:
             yield segment.base, end
+
+
+def border_before(r: Replica, offset: int) -> int:
+    """The place, or where the record of the log begins that reaches over it. Raises OSError."""
+    around = around_of(r, offset) if offset < r.end else None
+    return offset if around is None else around.start
+
+
+def _border_behind(r: Replica, offset: int) -> int:
+    """The place, or where the record of the log ends that reaches over it. Raises OSError."""
+    around = around_of(r, offset)
+    if around is None:
+        return offset
+    if around.filler:
+        return offset // r.segment_bytes * r.segment_bytes + r.segment_bytes
+    return around.start + len(record_at(r, around.start))
 
 
 def _is_border(r: Replica, offset: int) -> bool:

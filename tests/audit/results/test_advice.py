@@ -147,12 +147,17 @@ def test_a_missing_file_is_copied_from_a_replica_that_is_right_in_it(hurt: objec
     assert step.command.startswith(f"cp --no-clobber {stores[2]}/")
 
 
-def test_a_missing_file_is_not_copied_where_no_replica_is_right_in_it(tmp_path: Path) -> None:
+def test_of_a_missing_file_what_no_replica_has_right_is_not_taken(tmp_path: Path) -> None:
     stores, writer, ledger = make(tmp_path, 2)
+    begin, until = _at(writer, 40), _at(writer, 41)
     _alter(stores[1], writer, 40)
     _file(stores[0], writer, 40).unlink()
-    [step] = _told(run_local(stores, ledger), "r0")
-    assert (step.command, "mend the others first" in step.why) == ("", True)
+    told = _told(run_local(stores, ledger), "r0")
+    assert [span for step in told for span in reads(step)] == [
+        ("r1", SEGMENT, begin),
+        ("r1", until, 2 * SEGMENT),
+    ]
+    assert told[-1].why.startswith(f"Of [{begin}, {until}): No replica holds a good copy")
 
 
 def test_of_two_copies_the_one_that_the_ledger_confirms_is_taken(tmp_path: Path) -> None:

@@ -1,0 +1,70 @@
+"""The promise of the page's steps: no command takes a record of which its own store's entries tell
+otherwise."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+
+from audit.results.repair import steps
+from tests.audit.plants import make_queued, run_local
+from tests.audit.results.advised import reads
+from tests.audit.stores import look, patch
+
+
+def _records(store: Path, count: int) -> list[tuple[int, int]]:
+    found, at = [], 0
+    for _ in range(count):
+        size = struct.unpack(">i", look(store, at, 4))[0]
+        found.append((at, at + size))
+        at += size
+    return found
+
+
+def _another_place(store: Path, at: int) -> None:
+    """One flipped bit of its queue offset."""
+    patch(store, at + 24, bytes([look(store, at + 24, 1)[0] ^ 0x10]))
+
+
+def test_under_the_others_damage_it_is_left_out(tmp_path: Path) -> None:
+    stores, _ = make_queued(tmp_path, 2)
+    spans = _records(stores[0], 25)
+    begin, until = spans[22]
+    patch(stores[0], spans[20][0], bytes(spans[24][0] - spans[20][0]))
+    _another_place(stores[1], begin)
+    report = run_local(stores, None)
+    told = steps(report.findings, report.replicas)
+    assert not any(step.command.startswith("keelmq store repair") for step in told)
+    taken = [(a, b) for step in told for name, a, b in reads(step) if name == "r1"]
+    assert taken == [(spans[20][0], begin), (until, spans[24][0])]
+    assert any("than the entry that was made of it" in step.why for step in told if step.replica == "r1")
+    assert not any(step.command for step in told if step.replica == "r1")
+
+
+def test_what_another_has_alike_is_right_and_its_queue_wrong(tmp_path: Path) -> None:
+    """The entries of one store are made of it again, whatever they said."""
+    stores, _ = make_queued(tmp_path, 3)
+    spans = _records(stores[0], 25)
+    patch(stores[0], spans[20][0], bytes(spans[24][0] - spans[20][0]))
+    path = stores[1] / "consumequeue" / "T" / "0" / f"{200:020d}"
+    raw = bytearray(path.read_bytes())
+    entry = 22 // 2 * 20 - 200
+    raw[entry + 20 : entry + 40], raw[entry : entry + 20] = raw[entry : entry + 20], bytes(20)
+    path.write_bytes(raw)
+    report = run_local(stores, None)
+    told = steps(report.findings, report.replicas)
+    assert {step.replica for step in told if step.command.startswith("keelmq store repair")} == {"r0", "r1"}
+
+
+def test_one_wrong_place_in_all_copies_is_one_error(tmp_path: Path) -> None:
+    """Its entries follow from it, and no number is larger than the log has places."""
+    stores, _ = make_queued(tmp_path, 3)
+    [(begin, _)] = _records(stores[0], 23)[22:]
+    for store in stores:
+        _another_place(store, begin)
+    report = run_local(stores, None)
+    errors = [f for f in report.findings if f.severity != "info"]
+    assert [(f.kind, f.replica, f.phys_offset, f.until, f.records) for f in errors] == [
+        ("queue_order", "*", begin, begin + 1, 1)
+    ]
+    assert all(f.records <= 80 for f in report.findings)
