@@ -124,8 +124,8 @@ UNDECIDED: Final = Advice(
 )
 RECORD_OR_ENTRY: Final = Advice(
     Phase.STOPPED,
-    "A record there tells another place in its queue than the entry that was made of it, and no other "
-    "replica has it right: which of the two was changed is open. Give all replicas, or look in a backup "
+    "A record there tells another place in its queue than the entry that was made of it, and no replica of "
+    "which both agree has it so: which of them was changed is open. Give all replicas, or look in a backup "
     "(keelmq backup restore). A repair would go by the record.",
 )
 FOLLOW: Final = Advice(
@@ -227,4 +227,14 @@ def leader_first(leader: str) -> Advice:
         Phase.WAITS,
         f"Keep this store: {leader} is right in all that it holds, but cannot lead as it is. Do the steps of "
         f"{leader} first, audit again, and make this one anew then.",
+    )
+
+
+def segment_first(source: str) -> Advice:
+    """Of a store with a segment that cannot be read, and with others that nobody else has right."""
+    return Advice(
+        Phase.STOPPED,
+        f"No other copy is right in all that this store holds, but {source} is in this file. With its broker "
+        "stopped, move the file out of commitlog, and keep it (where a disk fails, copy the rest of the "
+        "store to another one). Audit again: that tells what puts it back.",
     )

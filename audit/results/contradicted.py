@@ -1,8 +1,9 @@
 """Which records do the queue entries of their own store contradict?
 
 An entry was made of a record when it was written. Where it names a record's place in the log, size and all,
-but another place in a queue than the record does now, and none is at the place that the record tells, the
-record or the entry was changed. Of rows of many entries it is the queue that moved, not each of the records.
+but another place in a queue than the record does now, the record or the entry was changed: if none is at the
+place that the record tells, or, of a group, which can confirm the record, if both are of one queue. Of rows
+of many entries it is the queue that moved, not each of the records.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Final
 
 from audit.findings import INFO, Finding
 from audit.reading.layout import Replica, record_at
+from audit.reading.record import Record, parse
 
 _LOOKED_MAX: Final = 1000
 """Rows whose records are read."""
@@ -22,18 +24,28 @@ def contradicted(findings: Sequence[Finding], replicas: Sequence[Replica]) -> li
     by_name = {r.name: r for r in replicas}
     alone = [f for f in findings if f.records == 1 and not f.caused_by and f.severity != INFO]
     without = {_stretch(f) for f in alone if f.kind in ("cq_missing", "cq_wrong")}
-    entries = [f for f in alone if f.kind == "cq_dangling" and _stretch(f) in without]
-    return [f for f in entries[:_LOOKED_MAX] if f.replica in by_name and _is_record(f, by_name[f.replica])]
+    entries = [f for f in alone if f.kind == "cq_dangling" and f.replica in by_name][:_LOOKED_MAX]
+    confirmable = len(replicas) > 1
+    return [f for f in entries if _speaks_against(f, by_name[f.replica], _stretch(f) in without, confirmable)]
+
+
+def _speaks_against(f: Finding, r: Replica, unentered: bool, confirmable: bool) -> bool:
+    record = _record_of(f, r)
+    return record is not None and (unentered or (confirmable and _is_of_queue(record, f)))
+
+
+def _is_of_queue(record: Record, f: Finding) -> bool:
+    return (record.topic, record.queue_id) == (f.topic, f.queue_id)
 
 
 def _stretch(f: Finding) -> tuple[str, int, int]:
     return f.replica, f.phys_offset, f.until
 
 
-def _is_record(f: Finding, r: Replica) -> bool:
+def _record_of(f: Finding, r: Replica) -> Record | None:
+    """The sound record that an entry names, if it is of the entry's size."""
     try:
-        return (
-            r.covers(f.phys_offset, f.until) and len(record_at(r, f.phys_offset)) == f.until - f.phys_offset
-        )
+        data = record_at(r, f.phys_offset) if r.covers(f.phys_offset, f.until) else b""
     except OSError:
-        return False
+        return None
+    return parse(data, 0, f.phys_offset, f.until).record if len(data) == f.until - f.phys_offset else None

@@ -66,10 +66,12 @@ class Named:
         for f in findings:
             self._note_of_log(f)
         self._spans = self._spans_of_all()
-        # What another has alike is right, and the queue is what is wrong.
-        alone = [f for f in contradicted(findings, replicas) if not self._is_confirmed(f)]
-        self.contradicted = {(f.replica, f.phys_offset, f.until) for f in alone}
-        for f in alone:
+        # What another has alike, whose entries say so too, is right, and the queue is what is wrong.
+        told = contradicted(findings, replicas)
+        self.contradicted = {(f.replica, f.phys_offset, f.until) for f in told}
+        told = [f for f in told if not self._is_confirmed(f)]
+        self.contradicted = {(f.replica, f.phys_offset, f.until) for f in told}
+        for f in told:
             self._note(f, f.replica)
             self._open.append((f.phys_offset, f.until))
         self._spans = self._spans_of_all()
@@ -80,8 +82,9 @@ class Named:
         return {name: Spans((*span, True) for span in told) for name, told in self.stretches.items()}
 
     def _is_confirmed(self, f: Finding) -> bool:
-        others = (r for r in self._replicas if r.name != f.replica)
-        return any(self.is_right(r, f.phys_offset, f.until) for r in others)
+        span = f.phys_offset, f.until
+        others = (r for r in self._replicas if (r.name, *span) not in self.contradicted)
+        return any(self.is_right(r, *span) for r in others)
 
     def _note_of_log(self, f: Finding) -> None:
         borne = f.kind in _BORNE and f.severity == WARN and not f.ambiguous

@@ -314,7 +314,15 @@ class _Adviser:
         apart = self._anew is not None or self._right.misleads(own) or own.unread or own.gaps
         if not apart and _is_beside(f) and (able or f.segment.startswith(_MADE_BY_REPAIR)):
             return advice.UNREADABLE_BESIDE
-        return advice.leader_first(able[0].name) if able else advice.KEEP
+        if able:
+            return advice.leader_first(able[0].name)
+        has = self._right.holders(own, f.phys_offset, f.until) if not _is_beside(f) else []
+        return advice.segment_first(has[0].name) if has and self._may_move(f, own) else advice.KEEP
+
+    def _may_move(self, f: Finding, own: Replica) -> bool:
+        """May a file of the log that cannot be read be taken out, and put back from another?"""
+        alone = self._anew is None and not self._right.misleads(own) and own.name not in self._kept
+        return alone and f.kind == "file_unreadable"
 
     def _longer(self, f: Finding, own: Replica) -> Advice:
         """Who follows a shorter log is cut to it: the one that has the rest has to lead."""

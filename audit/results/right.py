@@ -90,11 +90,11 @@ class Right:
         return any(self._right_in(r, begin, end) for r in self._replicas if r is not own)
 
     def is_alone(self, own: Replica) -> bool:
-        """Is nobody else right where it is not?"""
+        """Is nobody else right where it is not, nor may be?"""
         spans = self._named.stretches[own.name]
         others = [r for r in self._replicas if r is not own and not r.empty]
         held = (self._named.unnamed(r, *span) for r in others for span in spans)
-        return len(spans) <= PARTS_MAX and not any(held)
+        return len(spans) <= PARTS_MAX and not any(held) and not any(self.is_open(*span) for span in spans)
 
     def is_contradicted(self, f: Finding) -> bool:
         """Is it about a record and an entry of one store that contradict each other?"""

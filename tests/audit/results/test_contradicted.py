@@ -68,3 +68,15 @@ def test_one_wrong_place_in_all_copies_is_one_error(tmp_path: Path) -> None:
         ("queue_order", "*", begin, begin + 1, 1)
     ]
     assert all(f.records <= 80 for f in report.findings)
+
+
+def test_a_majority_that_its_own_entries_contradict_is_taken_by_nobody(tmp_path: Path) -> None:
+    """Two of three logs tell the place of another record, and the queues of all tell the right one."""
+    stores, _ = make_queued(tmp_path, 3)
+    begin, until = _records(stores[0], 25)[22]
+    for store in stores[:2]:
+        patch(store, begin + 27, b"\x01")
+    report = run_local(stores, None)
+    for step in steps(report.findings, report.replicas):
+        for name, a, b in reads(step):
+            assert name == "r2" or b <= begin or until <= a, step

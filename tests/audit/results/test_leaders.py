@@ -103,3 +103,20 @@ def test_who_is_wrong_in_what_no_one_has_leads_if_there_is_no_other(tmp_path: Pa
     _folder(_segment(stores[1], 2))
     _lost(stores[0], writer)
     assert ("r1", "r0") in _anew(_steps(stores, None))
+
+
+def test_an_unreadable_segment_that_another_has_is_moved_out_where_none_may_lead(tmp_path: Path) -> None:
+    """The store alone has what is before, so it is not to be emptied."""
+    stores, _, ledger = make(tmp_path, 2)
+    (stores[1] / "abort").touch()
+    _segment(stores[1], 0).unlink()
+    path = _segment(stores[0], 1)
+    path.unlink()
+    path.symlink_to("/nowhere/at/all")
+    told = _steps(stores, ledger)
+    assert _anew(told) == []
+    [why] = [step.why for step in told if step.replica == "r0"]
+    assert "but r1 is in this file" in why
+    path.unlink()
+    [step] = [step for step in _steps(stores, ledger) if step.replica == "r0"]
+    assert step.command.startswith("cp --no-clobber")
