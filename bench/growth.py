@@ -31,7 +31,7 @@ sys.path.insert(0, str(ROOT))
 
 from bench import load  # noqa: E402
 from bench.load import ManyTopics, Work  # noqa: E402
-from bench.page_cache import forget, touch  # noqa: E402
+from bench.page_cache import at_hand, forget  # noqa: E402
 from bench.plot import lines_svg  # noqa: E402
 from bench.provenance import machine  # noqa: E402
 from bench.send import QUEUES, TOPIC, Side, create_topic, keelmq_broker  # noqa: E402
@@ -47,7 +47,6 @@ IDLE_S: Final = 5
 IDLE_SHARE: Final = 0.1
 """Of a core: a sync of files, a few at a time, goes on for minutes where there are many."""
 REST_S: Final = 300
-TOUCHED_MIB: Final = 2048
 UNREAD_BYTES: Final = 8 << 20  # of long messages so many are in flight, and not 64
 
 
@@ -131,7 +130,6 @@ def series_of(
     def run(point: Point) -> None:
         for log in stores.glob("*/commitlog"):
             forget(log)
-        touch(TOUCHED_MIB)
         runs[point.value].append(point.load(side, given.seconds))
 
     if wanted[0].series in ("log", "topics"):
@@ -216,6 +214,7 @@ def main() -> int:
             continue
         with (
             tempfile.TemporaryDirectory(prefix="keelmq-bench-") as scratch,
+            at_hand(),
             keelmq_broker(Path(scratch), given.base_port) as side,
         ):
             create_topic(side.address)

@@ -36,6 +36,7 @@ sys.path.insert(0, str(ROOT))
 from admin.local.cluster import LocalCluster  # noqa: E402
 from bench import load  # noqa: E402
 from bench.load import Work  # noqa: E402
+from bench.page_cache import at_hand  # noqa: E402
 from bench.provenance import machine  # noqa: E402
 from bench.send import QUEUES, cpu_s_of, create_topic, keelmq_broker  # noqa: E402
 from chaos.worlds import rocketmq  # noqa: E402
@@ -303,7 +304,7 @@ def main() -> int:
         return 3
     benchmark_jar()
     rows: list[dict[str, Any]] = []
-    with tempfile.TemporaryDirectory(prefix="keelmq-bench-") as scratch:
+    with tempfile.TemporaryDirectory(prefix="keelmq-bench-") as scratch, at_hand():
         for count in given.brokers:
             rows += asyncio.run(measure(count, given, Path(scratch)))
     if given.json:

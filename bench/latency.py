@@ -28,6 +28,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from bench.load import Link, Template, Work  # noqa: E402
+from bench.page_cache import at_hand  # noqa: E402
 from bench.provenance import machine  # noqa: E402
 from bench.pulls import Follower  # noqa: E402
 from bench.send import (  # noqa: E402
@@ -170,7 +171,7 @@ def main() -> int:
     if missing:
         print(f"without the real RocketMQ: {missing}", file=sys.stderr)
         given.peer = "none"
-    with tempfile.TemporaryDirectory(prefix="keelmq-bench-") as scratch:
+    with tempfile.TemporaryDirectory(prefix="keelmq-bench-") as scratch, at_hand():
         rows = asyncio.run(bench(given, Path(scratch)))
     if given.json:
         peer = rocketmq.described() if given.peer == "rocketmq" else None

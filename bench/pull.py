@@ -34,6 +34,7 @@ sys.path.insert(0, str(ROOT))
 
 from bench import load  # noqa: E402
 from bench.load import DIALECTS, Work  # noqa: E402
+from bench.page_cache import at_hand  # noqa: E402
 from bench.provenance import machine  # noqa: E402
 from bench.pulls import Cursor  # noqa: E402
 from bench.send import (  # noqa: E402
@@ -204,7 +205,7 @@ def main() -> int:
     if missing:
         print(f"without the real RocketMQ: {missing}", file=sys.stderr)
         given.peer = "none"
-    with tempfile.TemporaryDirectory(prefix="keelmq-bench-") as scratch, ExitStack() as stack:
+    with tempfile.TemporaryDirectory(prefix="keelmq-bench-") as scratch, at_hand(), ExitStack() as stack:
         at = Path(scratch)
         sides = [stack.enter_context(keelmq_broker(at / "keelmq", given.base_port))]
         if given.before is not None:

@@ -10,7 +10,9 @@ beside, ``--python`` keelmq without its compiled path, ``--before`` another chec
 broker). CPU is what the operating system accounts to the broker processes (user + system). Each row is the
 median of ``--repeat`` runs of ``--seconds`` at each of ``--starts`` starts of the brokers, the sides in turn;
 ``spread`` is the lowest and the highest. The JVM gets ``--warm-up`` seconds of load first, a part of each
-kind of work, keelmq a tenth; each run begins with free memory (``bench/page_cache.py``).
+kind of work, keelmq a tenth; each run begins with free memory (``bench/page_cache.py``). While a side is
+measured, the JVMs of another one are stopped: three that have nothing to do take half a core here. A keelmq
+that has nothing to do takes a hundredth, and goes on, as its Controller would end a master that is stopped.
 ``path``: which path of sends the broker said it has; ``fast``: the share of keelmq's messages that took its
 fast path, by its own counter; ``refused``: the share of sends that were answered with an error, at the worst
 (flow control), CPU counts for those stored.
@@ -30,8 +32,8 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
@@ -45,7 +47,7 @@ from admin.certs import CertDirectory  # noqa: E402
 from admin.local.cluster import LocalCluster  # noqa: E402
 from bench import load  # noqa: E402
 from bench.load import Work  # noqa: E402
-from bench.page_cache import forget, touch  # noqa: E402
+from bench.page_cache import at_hand, forget  # noqa: E402
 from bench.provenance import machine  # noqa: E402
 from chaos.worlds import rocketmq  # noqa: E402
 from chaos.worlds.rocketmq_live import RocketMQWorld  # noqa: E402
@@ -54,8 +56,8 @@ from runtime.os_env import OsEnv  # noqa: E402
 _SCHED_CLOCK: Final = 2  # the kernel's CPUCLOCK_SCHED, of a clock that belongs to a process
 TOPIC = "Bench"
 QUEUES = 4
-TOUCHED_MIB = 768
-"""More than a run of a second writes, three brokers together."""
+SETTLE_S: Final = 0.5
+"""Before a run: processes that were stopped do what they missed."""
 WORKS = (
     *(Work(body, in_flight) for body in (1024, 128) for in_flight in (1, 16, 64)),
     Work(in_flight=64, burst=False),
@@ -86,7 +88,8 @@ def cpu_s_of(pid: int) -> float:
 
 
 class Side:
-    """The brokers of one side, and how to measure them. ``status``: where its master tells what it did."""
+    """The brokers of one side, and how to measure them. ``status``: where its master tells what it did;
+    ``stopped``: processes that stand still while another side is measured."""
 
     def __init__(
         self,
@@ -95,8 +98,10 @@ class Side:
         pids: list[int],
         status: str | None = None,
         tls: ssl.SSLContext | None = None,
+        stopped: Sequence[int] = (),
     ) -> None:
         self.name = name
+        self._stopped = stopped
         self._tls = tls
         self.address = address
         self.pids = pids
@@ -104,6 +109,16 @@ class Side:
 
     def cpu_s(self) -> float:
         return sum(map(cpu_s_of, self.pids))
+
+    @contextmanager
+    def still(self) -> Iterator[None]:
+        try:
+            for pid in self._stopped:
+                os.kill(pid, signal.SIGSTOP)
+            yield
+        finally:
+            for pid in self._stopped:
+                os.kill(pid, signal.SIGCONT)
 
     def _stored(self) -> tuple[int, int, str] | None:
         """Messages stored, those that took the fast path, and which one it is; None where nothing tells."""
@@ -219,8 +234,8 @@ def rocketmq_broker(directory: Path, port: int) -> Iterator[Side]:
         rocketmq.wait_until("the real NameServer", lambda: rocketmq.call(address, 106)[0]["code"] == 0, 60)
         broker.start()
         rocketmq.wait_until("the real broker", lambda: "0" in rocketmq.routed_brokers(address), 90)
-        assert broker.process is not None
-        yield Side("rocketmq", f"127.0.0.1:{port}", [broker.process.pid])
+        pids = [node.process.pid for node in (broker, namesrv) if node.process is not None]
+        yield Side("rocketmq", f"127.0.0.1:{port}", pids[:1], stopped=pids)
     finally:
         broker.stop()
         namesrv.stop()
@@ -253,7 +268,7 @@ async def rocketmq_group(directory: Path) -> AsyncIterator[Side]:
         await world.start(lambda text: None)
         address = rocketmq.routed_brokers(world.namesrv[0], world.group)["0"]
         pids = [node.process.pid for node in world.brokers if node.process is not None]
-        yield Side("rocketmq", address, pids)
+        yield Side("rocketmq", address, pids, stopped=world.pids)
     finally:
         await world.stop()
 
@@ -276,8 +291,12 @@ def measure(sides: list[Side], works: list[Work], given: argparse.Namespace, sto
         runs: Runs = {side.name: [] for side in sides}
         for turn in range(given.repeat):
             for side in sides if turn % 2 == 0 else reversed(sides):
-                touch(TOUCHED_MIB)
-                runs[side.name].append(side.load(work, given.seconds))
+                with ExitStack() as stack:
+                    for other in sides:
+                        if other is not side:
+                            stack.enter_context(other.still())
+                    time.sleep(SETTLE_S)
+                    runs[side.name].append(side.load(work, given.seconds))
         found.append(runs)
         print(".", end="", flush=True, file=sys.stderr)
     return found
@@ -406,7 +425,7 @@ def main() -> int:
     if missing:
         print(f"without the real RocketMQ: {missing}", file=sys.stderr)
         given.peer = "none"
-    with tempfile.TemporaryDirectory(prefix="keelmq-bench-") as scratch:
+    with tempfile.TemporaryDirectory(prefix="keelmq-bench-") as scratch, at_hand():
         rows = asyncio.run(bench(given, Path(scratch)))
     if given.json:
         peer = rocketmq.described() if given.peer == "rocketmq" else None

@@ -92,6 +92,11 @@ class RocketMQWorld:
         return [self._nodes[node.name] for node in self._layout.broker_nodes]
 
     @property
+    def pids(self) -> list[int]:
+        """Of all JVMs that were started."""
+        return [node.process.pid for node in self._nodes.values() if node.process is not None]
+
+    @property
     def broker_addresses(self) -> dict[str, str]:
         """Where each broker answers, by its name in the layout."""
         return {node.name: node.address for node in self._layout.broker_nodes}

@@ -6,9 +6,10 @@ import mmap
 import os
 from pathlib import Path
 
+import psutil
 import pytest
 
-from bench.page_cache import forget, touch
+from bench.page_cache import at_hand, forget
 
 
 def test_files_at_any_depth_are_written_back_and_forgotten_whatever_lies_beside(
@@ -34,15 +35,26 @@ def test_files_at_any_depth_are_written_back_and_forgotten_whatever_lies_beside(
     assert [name for name, _ in calls[::2]] == ["fdatasync"] * 2
 
 
-def test_memory_is_used_for_a_moment(monkeypatch: pytest.MonkeyPatch) -> None:
-    used: list[mmap.mmap] = []
+def test_memory_is_used_and_given_back_but_a_page_of_each_mib() -> None:
+    resident = psutil.Process().memory_info().rss
+    with at_hand(64):
+        held = psutil.Process().memory_info().rss - resident
+        assert held < 8 << 20
+        smaps = Path("/proc/self/smaps").read_text()
+        sizes = [int(line.split()[1]) for line in smaps.splitlines() if line.startswith("Rss:")]
+        assert 64 * mmap.PAGESIZE // 1024 in sizes
+
+
+def test_no_more_than_half_of_what_is_available_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    available = psutil.virtual_memory()._replace(available=6 << 20)
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: available)
+    made: list[int] = []
     real = mmap.mmap
 
-    def made(*given: int) -> mmap.mmap:
-        used.append(real(*given))
-        return used[-1]
+    def noted(descriptor: int, size: int, **more: int) -> mmap.mmap:
+        made.append(size)
+        return real(descriptor, size, **more)
 
-    monkeypatch.setattr(mmap, "mmap", made)
-    touch(3)
-    (room,) = used
-    assert room.closed
+    monkeypatch.setattr(mmap, "mmap", noted)
+    with at_hand(1024):
+        assert made == [3 << 20]
