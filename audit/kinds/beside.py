@@ -71,12 +71,15 @@ def _missing(facts: Facts, at: int, looked: Mapping[int, Beside]) -> dict[str, s
 
 
 def _as_all(others: Sequence[Beside]) -> dict[str, str]:
-    """The files that each of the others has, of which a store like theirs has one, too."""
+    """The files that each of the others has, or any of them, of which a store like theirs has one, too."""
     if not others:
         return {}
-    common = frozenset.intersection(*(frozenset(o.present - o.empty) for o in others))
-    told = {file for file in common if file in _ALWAYS or (len(others) > 1 and _compared(file))}
-    return dict.fromkeys(told, f"a file as {len(others)} others have")
+    had = [frozenset(o.present - o.empty) for o in others]
+    told = {file for file in frozenset.intersection(*had) if len(others) > 1 and _compared(file)}
+    found = dict.fromkeys(told, f"a file as {len(others)} others have")
+    for file in frozenset.union(*had) & _ALWAYS:
+        found[file] = f"a file as {sum(file in files for files in had)} others have"
+    return found
 
 
 def _copies(own: Beside) -> dict[str, str]:

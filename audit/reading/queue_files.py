@@ -136,6 +136,23 @@ def read_entries(file: QueueFile) -> Iterator[pa.RecordBatch]:
         storage.close()
 
 
+def is_entered(location: str, place: tuple[str, int, int], offset: int) -> bool:
+    """Does the entry at a place (topic, queue, queue offset) of a store name that physical offset? Of a topic
+    with files of another kind nobody knows: it may. Raises OSError."""
+    topic, queue_id, queue_offset = place
+    storage = open_storage(location)
+    try:
+        if topic in names_in(storage, "batchconsumequeue"):
+            return True
+        folder, at = f"consumequeue/{topic}/{queue_id}", queue_offset * ENTRY_BYTES
+        there = topic in names_in(storage, "consumequeue")  # a damaged record's may be any text
+        names = [n for n in _names(storage, folder) if len(n) == 20 and int(n) <= at] if there else []
+        raw = storage.read(f"{folder}/{max(names)}", at - int(max(names)), ENTRY_BYTES) if names else b""
+        return len(raw) == ENTRY_BYTES and int(np.frombuffer(raw, dtype=_ENTRY)["offset"][0]) == offset
+    finally:
+        storage.close()
+
+
 def entry_bytes(offset: Any, size: Any, tags_code: Any) -> Any:
     """The entries of records as they stand in a file, numpy uint8."""
     rows = np.empty(len(offset), _ENTRY)

@@ -73,6 +73,11 @@ FROM_ONE: Final = Advice(
     "With its broker stopped, this takes the bytes of a copy that is right there: a repair cannot tell which "
     "one is. Then keelmq store repair, with this store alone, makes queues and index.",
 )
+BYTES_ALONE: Final = Advice(
+    Phase.STOPPED,
+    "With its broker stopped, this takes the bytes of a copy that is right there. No repair of this store "
+    "yet: an entry of its queues contradicts a record.",
+)
 FILE_BACK: Final = Advice(
     Phase.STOPPED,
     "With its broker stopped, this brings the file back; keelmq store verify checks it.",
@@ -91,6 +96,11 @@ ROOM: Final = Advice(
     Phase.STOPPED,
     "With its broker stopped, this makes the file as long as a segment, of zeros where no copy is right: the "
     "next steps fill in the rest.",
+)
+FILLER: Final = Advice(
+    Phase.STOPPED,
+    "With its broker stopped, this makes the file as long as a segment: what it lacks was filler, behind the "
+    "segment's last record.",
 )
 UNREADABLE_BESIDE: Final = Advice(
     Phase.STOPPED,
@@ -124,9 +134,9 @@ UNDECIDED: Final = Advice(
 )
 RECORD_OR_ENTRY: Final = Advice(
     Phase.STOPPED,
-    "A record there tells another place in its queue than the entry that was made of it, and no replica of "
-    "which both agree has it so: which of them was changed is open. Give all replicas, or look in a backup "
-    "(keelmq backup restore). A repair would go by the record.",
+    "A record there tells another queue, or place in it, than the entry that was made of it, and no replica "
+    "of which both agree has it so: which of them was changed is open. Give all replicas, or look in a "
+    "backup (keelmq backup restore). A repair would go by the record.",
 )
 FOLLOW: Final = Advice(
     Phase.STARTS,

@@ -2,8 +2,10 @@
 
 An entry was made of a record when it was written. Where it names a record's place in the log, size and all,
 but another place in a queue than the record does now, the record or the entry was changed: if none is at the
-place that the record tells, or, of a group, which can confirm the record, if both are of one queue. Of rows
-of many entries it is the queue that moved, not each of the records.
+place that the record tells, or, of a group, which can confirm the record, if both are of one queue. A finding
+tells of the former only if the record's queue has files, and the place is no other record's: else the queue
+is read. Not where one number differs alone: a repair puts that back by the entry. Of rows of many entries it
+is the queue that moved, not each of the records.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from typing import Final
 
 from audit.findings import INFO, Finding
 from audit.reading.layout import Replica, record_at
+from audit.reading.queue_files import is_entered
 from audit.reading.record import Record, parse
 
 _LOOKED_MAX: Final = 1000
@@ -31,7 +34,26 @@ def contradicted(findings: Sequence[Finding], replicas: Sequence[Replica]) -> li
 
 def _speaks_against(f: Finding, r: Replica, unentered: bool, confirmable: bool) -> bool:
     record = _record_of(f, r)
-    return record is not None and (unentered or (confirmable and _is_of_queue(record, f)))
+    if record is None:
+        return False
+    if unentered or (confirmable and _is_of_queue(record, f)):
+        return True
+    return not _is_put_back(record, f) and not _is_entered(r, record)
+
+
+def _is_put_back(record: Record, f: Finding) -> bool:
+    """Is one number of its place another than the entry's, as ``store.offline.misplaced`` has it?"""
+    differ = record.queue_id != f.queue_id, record.queue_offset != f.queue_offset
+    return record.topic == f.topic and sum(differ) == 1
+
+
+def _is_entered(r: Replica, record: Record) -> bool:
+    """Does an entry at the place that it tells name it? What cannot be read may."""
+    place = record.topic, record.queue_id, record.queue_offset
+    try:
+        return is_entered(r.location, place, record.offset)
+    except OSError:
+        return True
 
 
 def _is_of_queue(record: Record, f: Finding) -> bool:

@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 
 from audit.findings import ERROR, INFO, Finding
 from audit.intervals import Interval
+from audit.kinds.borders import around_of
 from audit.kinds.files import is_behind
 from audit.reading.beside import EPOCHS
 from audit.reading.layout import CHECKPOINT, Replica
@@ -242,6 +243,8 @@ class _Adviser:
 
     def _in_parts(self, f: Finding, own: Replica) -> list[_Told]:
         """What copies are right of a part of it each, and what is said of the rest."""
+        if not f.copies and _lacks_filler(f, own):
+            return [self._if_plain(own, commands.sized(own, f.phys_offset), advice.FILLER)]
         told: list[_Told] = []
         rest: list[Interval] = []
         for span in by_segment(f.phys_offset, f.until, own.segment_bytes):
@@ -266,7 +269,8 @@ class _Adviser:
 
     def _overwrite(self, span: Interval, own: Replica, source: Replica) -> _Told:
         self._overwritten[own.name] += 1
-        return self._if_plain(own, commands.overwrite(span, own, source), advice.FROM_ONE, source)
+        said = advice.BYTES_ALONE if self._right.contradicts_entry(own) else advice.FROM_ONE
+        return self._if_plain(own, commands.overwrite(span, own, source), said, source)
 
     def _shortened(self, f: Finding, own: Replica) -> _Told:
         file = next(s for s in own.segments if own.segment_end(s) == f.phys_offset)
@@ -357,3 +361,15 @@ def _is_short(own: Replica, offset: int) -> bool:
     """Is there no file for a place, or one that is shorter than a segment?"""
     segment = own.segment_at(offset)
     return segment is None or segment.size_bytes < own.segment_bytes
+
+
+def _lacks_filler(f: Finding, own: Replica) -> bool:
+    """Does a file end in the blank record behind its segment's last one?"""
+    segment = own.segment_at(f.phys_offset)
+    if segment is None or f.phys_offset != segment.base + segment.size_bytes:
+        return False
+    try:
+        around = around_of(own, f.phys_offset)
+    except OSError:
+        return False
+    return around is not None and around.filler

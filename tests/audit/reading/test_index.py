@@ -168,6 +168,16 @@ def test_what_only_one_of_a_group_lacks_is_missing(tmp_path: Path) -> None:
     assert rows(run_local(stores, None).findings) == set()
 
 
+def test_a_checkpoint_is_missing_as_long_as_any_other_has_one(tmp_path: Path) -> None:
+    """It alone tells that a log's oldest segments were not taken by retention."""
+    stores = copies(unpack("plain-11", tmp_path))
+    for store in stores[:2]:
+        (store / "checkpoint").unlink()
+    assert rows(run_local(stores, None).findings) == {
+        ("file_missing", "warn", name, "checkpoint") for name in ("r0", "r1")
+    }
+
+
 @pytest.mark.spark
 @pytest.mark.timeout(300)
 @pytest.mark.filterwarnings("ignore")

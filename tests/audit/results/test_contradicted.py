@@ -80,3 +80,36 @@ def test_a_majority_that_its_own_entries_contradict_is_taken_by_nobody(tmp_path:
     for step in steps(report.findings, report.replicas):
         for name, a, b in reads(step):
             assert name == "r2" or b <= begin or until <= a, step
+
+
+def _another_topic(store: Path, begin: int, until: int) -> None:
+    raw = look(store, begin, until - begin)
+    at = raw.rindex(b"\x01T") + 1
+    patch(store, begin + at, b"U")
+
+
+def test_nor_one_of_another_topic_that_has_no_queue(tmp_path: Path) -> None:
+    """Two of three logs have the message in a topic without files: no finding says that an entry lacks."""
+    stores, _ = make_queued(tmp_path, 3)
+    begin, until = _records(stores[0], 25)[22]
+    for store in stores[:2]:
+        _another_topic(store, begin, until)
+    report = run_local(stores, None)
+    assert any(f.kind == "cq_dangling" and f.phys_offset == begin for f in report.findings)
+    told = steps(report.findings, report.replicas)
+    assert not any(step.command for step in told)
+    assert any("than the entry that was made of it" in step.why for step in told)
+
+
+def test_what_else_a_contradicted_store_lacks_is_taken_without_a_repair(tmp_path: Path) -> None:
+    """Its queues would be made of the record that they contradict."""
+    stores, _ = make_queued(tmp_path, 3)
+    spans = _records(stores[0], 25)
+    for store in stores:
+        _another_topic(store, *spans[22])
+    patch(stores[1], spans[10][0], bytes(spans[11][0] - spans[10][0]))
+    report = run_local(stores, None)
+    told = [step for step in steps(report.findings, report.replicas) if step.command]
+    assert [step.replica for step in told] == ["r1"]
+    assert told[0].command.startswith("dd ")
+    assert "makes queues" not in told[0].why

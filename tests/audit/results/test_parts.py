@@ -128,3 +128,17 @@ def test_there_are_no_more_commands_than_one_can_do(tmp_path: Path) -> None:
     told = _of(run_local(stores, None), "r0")
     assert len([step for step in told if step.command.startswith("dd ")]) <= 20
     assert not any(do(step) for step in told)
+
+
+def test_a_file_that_lacks_filler_alone_gets_its_length(tmp_path: Path) -> None:
+    """No copy has the segment's last byte, and nothing is lost."""
+    stores, _, ledger = make(tmp_path)
+    for store in stores:
+        path = store / "commitlog" / f"{SEGMENT:020d}"
+        path.write_bytes(path.read_bytes()[:-1])
+    report = run_local(stores, ledger)
+    told = [step for step in steps(report.findings, report.replicas) if step.replica in ("r0", "r1", "r2")]
+    assert [step.command.split()[0] for step in told] == ["truncate"] * 3
+    for step in told:
+        do(step)
+    assert run_local(stores, ledger).verdict == "clean"
