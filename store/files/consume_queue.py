@@ -187,12 +187,19 @@ class ConsumeQueue:
         return bool(self._unsynced) or self._dir.names_dirty
 
     def take_unsynced(self) -> list[Segment]:
-        """The files written since the last call, pinned: the caller syncs and unpins them."""
-        found = list(self._unsynced.values())
+        """The files written since the last call, pinned: the caller syncs and unpins them. Raises OSError, as
+        where no descriptor is left: then nothing is taken."""
+        found: list[Segment] = []
+        try:
+            for segment in self._unsynced.values():
+                segment.create()  # opened here: the pool is no matter for another thread
+                segment.pin()
+                found.append(segment)
+        except OSError:
+            for segment in found:
+                segment.unpin()
+            raise
         self._unsynced.clear()
-        for segment in found:
-            segment.create()  # opened here: the pool is no matter for another thread
-            segment.pin()
         return found
 
     def synced(self) -> None:
@@ -416,12 +423,13 @@ class ConsumeQueue:
         return self.max_offset < before
 
     def _last_below(self, physical: int) -> tuple[int, int, int] | None:
-        """(index, physical offset, size) of the last entry whose message ends at or below ``physical``."""
+        """(index, physical offset, size) of the last entry whose message ends at or below ``physical``. Zeros
+        are none: pages of a file that lacks after a power failure, before those that are there."""
         begin = self.max_offset
         while begin > self.min_offset:
             stop, begin = begin, max(self.min_offset, begin - _SCAN_ENTRIES)
             for index, offset, size, _ in reversed(list(self.entries(begin, stop))):
-                if size != PRE_BLANK_SIZE and offset + size <= physical:
+                if 0 < size != PRE_BLANK_SIZE and offset + size <= physical:
                     return index, offset, size
         return None
 

@@ -12,7 +12,7 @@ from model.errors import DiskError
 from model.ids import is_number
 from runtime.env import Disk
 from store.files.consume_queue import ConsumeQueue, OffsetsTaken, fill
-from store.files.segment import FilePool
+from store.files.segment import FilePool, Segment
 
 OPEN_FILES_MAX: Final = 256
 
@@ -136,12 +136,16 @@ class ConsumeQueues:
         """An entry of ``queue`` was changed in place: a flush syncs it."""
         self._unsynced.setdefault(queue, self._written_until)
 
-    def take_unsynced(self, count_max: int) -> list[ConsumeQueue]:
-        """Up to ``count_max`` queues whose files are to be synced, those that wait longest first."""
-        taken = list(islice(self._unsynced, count_max))
-        for queue in taken:
-            del self._unsynced[queue]
-        return taken
+    def longest_unsynced(self, count_max: int) -> list[ConsumeQueue]:
+        """Up to ``count_max`` queues that are to be synced, those that wait longest first."""
+        return list(islice(self._unsynced, count_max))
+
+    def take_unsynced(self, queue: ConsumeQueue) -> tuple[list[Segment], list[str]]:
+        """What is to be synced of a queue: its files, pinned, and its directories. Raises OSError: then
+        nothing is taken."""
+        segments = queue.take_unsynced()
+        del self._unsynced[queue]
+        return segments, queue.take_new_names()
 
     @property
     def unsynced_count(self) -> int:

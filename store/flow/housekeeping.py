@@ -81,6 +81,8 @@ class Housekeeping:
                 await self.write_checkpoint()
             except OSError as error:
                 self._files.health.failed(error, WRITING_CHECKPOINT)
+            else:
+                self._files.health.room(WRITING_CHECKPOINT)
 
     def _index_is_due(self, since_s: float) -> bool:
         if since_s >= INDEX_FLUSH_S:

@@ -100,10 +100,12 @@ class Indexer:
             self._take(block.items(first, until), end)
 
     def _put(self, batch: Sequence[Dispatch]) -> None:
-        if self._index is None or not batch:
-            return
+        if self._index is not None and batch:
+            self._try(self._index.put_many, batch)
+
+    def _try(self, put: Callable[[Sequence[Dispatch]], None], batch: Sequence[Dispatch]) -> None:
         try:
-            self._index.put_many(batch)
+            put(batch)
         except OSError as error:  # found by its queue meanwhile; the index keeps what it could not place
             if self._health.why_not_writable is None:
                 log.error("indexing the record at %d failed: %s", batch[0].offset, error)
@@ -125,12 +127,19 @@ class Indexer:
         self.at = max(self.at, self._log.min_offset)
         for found, end in self._walker.parsed(self.at, until, stop_bad=True, read_bytes=size):
             fit = max(_within(found, KEYS_AT_ONCE), 1)
+            self._complete(found[:fit])
             self._put(found[:fit])
             self.at = PhysicalOffset(end if fit >= len(found) else found[fit].offset)
             return
         if self.at < until:
             bad = BadRecord("unreadable_region", f"no record starts at {self.at}")
             self.at = PhysicalOffset(self.on_bad(self.at, bad))
+
+    def _complete(self, batch: Sequence[Dispatch]) -> None:
+        """The last message that is indexed may lack keys: a crash took the next file, which had them."""
+        if self._index is not None and batch and batch[0].offset <= self._index.end_offset:
+            end = self._index.end_offset
+            self._try(self._index.add_late, [item for item in batch if item.offset == end])
 
     async def run(
         self, env: Env, dispatched: Callable[[], int], pause: Callable[[float], Awaitable[bool]]

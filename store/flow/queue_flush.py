@@ -36,6 +36,7 @@ many. Of more that are dirty so many that all are in SWEEP_S."""
 SWEEP_S: Final = 16.0
 CLOSE_QUEUES: Final = 1024
 """Queues synced one by one at a stop; more of them are synced at once, with their file system."""
+OPENING_QUEUES = "opening ConsumeQueues"
 SYNCING_QUEUES = "syncing ConsumeQueues"
 
 
@@ -108,7 +109,12 @@ class QueueFlush:
 
     async def _sync_queues(self) -> None:
         waiting = self._files.queues.unsynced_count
-        segments, names = self._take(min(max(SYNC_QUEUES, waiting // SYNC_ROUNDS), SYNC_QUEUES_MAX))
+        try:
+            segments, names = self._take(min(max(SYNC_QUEUES, waiting // SYNC_ROUNDS), SYNC_QUEUES_MAX))
+        except OSError as error:
+            self._files.health.failed(error, OPENING_QUEUES)
+            return
+        self._files.health.room(OPENING_QUEUES)
         if segments or names:
             try:
                 await synced(self._env, self._files.health, lambda: self._sync(segments, names))
@@ -135,12 +141,20 @@ class QueueFlush:
         await slice_.pause()
 
     def _take(self, count_max: int) -> tuple[list[Segment], list[str]]:
-        """The files, pinned, and directories of up to ``count_max`` queues that are to be synced."""
+        """The files, pinned, and directories of up to ``count_max`` queues that are to be synced: fewer where
+        one cannot be opened, which goes first next time. Raises OSError: not even the first could be."""
+        queues = self._files.queues
         segments: list[Segment] = []
         names: dict[str, None] = {}
-        for queue in self._files.queues.take_unsynced(count_max):
-            segments += queue.take_unsynced()
-            names.update(dict.fromkeys(queue.take_new_names()))
+        for queue in queues.longest_unsynced(count_max):
+            try:
+                more, folders = queues.take_unsynced(queue)
+            except OSError:
+                if segments:
+                    break
+                raise
+            segments += more
+            names.update(dict.fromkeys(folders))
         return segments, list(names)
 
     def _sync(self, segments: list[Segment], names: list[str]) -> None:

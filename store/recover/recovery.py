@@ -364,7 +364,8 @@ def _drop_stale(
         if _is_there(commit_log, queue, index, entry):
             return dropped
         log.warning("%s/%d: entry %d points to another message, dropped", queue.topic, queue.queue_id, index)
-        queue.truncate(entry[0], taken)
+        if not queue.truncate(entry[0], taken):
+            return True  # none of its entries names a message
         dropped = True
     return dropped
 
