@@ -295,3 +295,11 @@ def run_with(engine: Engine, stores: list[Path], ledger: Path | None, state: Pat
     """``state``: what an incremental audit trusts, and leaves for the next one."""
     specs = parse_stores([str(s) for s in stores])
     return audit(specs, engine, ledger_path=str(ledger) if ledger else None, state=state)
+
+
+def run_spark(engine: object, stores: list[Path], ledger: Path | None) -> Report:
+    """As run_with, by the session that all tests share."""
+    from audit.engines.spark import SparkEngine
+
+    assert isinstance(engine, SparkEngine)
+    return run_with(engine, stores, ledger)

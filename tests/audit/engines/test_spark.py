@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import os
 import re
@@ -27,7 +26,7 @@ from audit.reading.layout import load
 from audit.reading.log_ends import find_ends
 from audit.reading.storage import parse_stores
 from audit.run import Report, audit
-from audit.tables import Engine, EngineError, Task, View
+from audit.tables import Engine, Task, View
 from model.ids import PhysicalOffset
 from store.files.checkpoint import FILE_BYTES, Checkpoint
 from tests import ROOT
@@ -44,6 +43,7 @@ from tests.audit.plants import (
     make_queued,
     misplaced_across_retention,
     run_local,
+    run_spark,
     run_with,
     topic_created_again,
 )
@@ -69,13 +69,6 @@ pytestmark = [
     # Spark's own use of deprecated parts of its dependencies is not ours to mend.
     pytest.mark.filterwarnings("ignore"),
 ]
-
-
-def run_spark(engine: object, stores: list[Path], ledger: Path | None) -> Report:
-    from audit.engines.spark import SparkEngine
-
-    assert isinstance(engine, SparkEngine)
-    return audit(parse_stores([str(s) for s in stores]), engine, ledger_path=str(ledger) if ledger else None)
 
 
 def same(a: Report, b: Report) -> tuple[list[Finding], list[Finding]]:
@@ -319,90 +312,6 @@ def test_it_runs_on_a_machine_without_java_among_modules_of_our_names(tmp_path: 
     assert "CLEAN" in done.stdout
 
 
-def test_a_session_that_is_there_is_used_and_left_running(engine: object) -> None:
-    from audit.engines.spark import SparkEngine
-
-    assert isinstance(engine, SparkEngine)
-    other = SparkEngine("spark://nowhere:1", {"spark.executor.memory": "1t"})
-    assert other._session is engine._session
-    other.close()
-    assert engine._session.range(3).count() == 3
-
-
-def test_audits_leave_nothing_in_the_programs_session(engine: object, tmp_path: Path) -> None:
-    """Else a notebook that audits again and again runs out of the JVM's memory."""
-    from pyspark.sql import DataFrame
-
-    from audit.engines.spark import SparkEngine
-
-    assert isinstance(engine, SparkEngine)
-    context = engine._session.sparkContext
-    stores, _, ledger = make(tmp_path)
-    patch(stores[1], 40, b"\xff")  # what is wrong is streamed to the driver
-    for _ in range(2):
-        assert run_spark(engine, stores, ledger).findings
-        kept = [one for one in gc.get_objects() if isinstance(one, DataFrame)]
-        assert len(kept) <= 3, f"{len(kept)} frames of the audit are left"
-        del kept
-    assert context._jsc.getPersistentRDDs().isEmpty()
-    assert context._jsc.sc().dagScheduler().activeQueryToJobs().isEmpty(), "jobs that no query ends"
-
-
-@pytest.mark.parametrize(
-    ("rows", "wanted"),
-    [
-        (0, 1),
-        (6071, 1),
-        (20_001, 2),
-        (64 * 20_000, 64),
-        (32_000_000, 64),
-        (32_000_001, 65),
-        (100_000_000, 200),
-        (10_000_000_000, 20_000),
-    ],
-)
-def test_a_shuffle_of_few_rows_has_few_tasks(rows: int, wanted: int) -> None:
-    """On a cluster a small group's audit spent most of its time in starting 64 of them a shuffle."""
-    from audit.engines.on_spark.session import LEAST, partitions, settings
-
-    assert partitions(int(settings("spark://one:7077", "log", {}, set())[LEAST]), rows) == wanted
-
-
-def test_what_the_user_sets_wins(tmp_path: Path) -> None:
-    from audit.engines.on_spark.session import LEAST, set_elsewhere, settings
-
-    (tmp_path / "spark-defaults.conf").write_text(
-        "# spark.no.setting 1\nspark.ui.enabled   true\nspark.sql.session.timeZone=CET\n\nother 1\n"
-    )
-    environ = {
-        "SPARK_CONF_DIR": str(tmp_path),
-        "PYSPARK_SUBMIT_ARGS": "--conf spark.sql.shuffle.partitions=7 pyspark-shell",
-    }
-    elsewhere = set_elsewhere(environ)
-    assert elsewhere == {"spark.ui.enabled", "spark.sql.session.timeZone", "spark.sql.shuffle.partitions"}
-    found = settings("local[2]", "log", {"spark.driver.host": "10.0.0.1"}, elsewhere)
-    assert found["spark.driver.host"] == "10.0.0.1"
-    assert not (elsewhere | {LEAST}) & found.keys(), "the audit chooses no partitions of its own, either"
-    assert "spark.driver.extraJavaOptions" in found
-    assert set_elsewhere({}) == set()
-
-
-@pytest.mark.parametrize(
-    ("master", "said", "told"),
-    [
-        ("local[*]", {}, "127.0.0.1"),
-        ("local[*]", {"SPARK_LOCAL_IP": "10.0.0.1"}, "10.0.0.1"),
-        ("spark://one:7077", {}, None),
-    ],
-)
-def test_a_local_session_needs_no_address_for_the_machines_name(
-    master: str, said: dict[str, str], told: str | None
-) -> None:
-    from audit.engines.on_spark.session import variables
-
-    assert variables(master, "/java", said).get("SPARK_LOCAL_IP") == told
-
-
 def test_spark_counts_them_too_and_cuts_long_queues(
     engine: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -472,118 +381,6 @@ def test_a_plan_is_flat_and_no_task_gets_all_records_without_a_key(engine: Any, 
     finally:
         log.close()
         ledger.close()
-
-
-def test_of_a_ledger_that_workers_do_not_see_the_lines_come_from_the_driver(
-    engine: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It is gone where they look, is another one there, or has grown since the driver read it."""
-    from audit.engines.on_spark import ledger as ledgers
-    from audit.engines.on_spark.source import load as load_of
-
-    monkeypatch.setattr(ledgers, "reads_here", lambda session: False)
-    _, path = lost_and_repeated(tmp_path)
-    rows = [json.loads(line) for line in path.read_text().splitlines()]
-    more = [{"phys_offset": at * 100, "begun_ms": at / 7, "acked_ms": at + 0.5} for at in range(len(rows))]
-    more[0]["acked_ms"], more[1]["acked_ms"] = 1e300, -3.25
-    lines = "".join(json.dumps(row | own) + "\n" for row, own in zip(rows, more, strict=True))
-    path.write_text(lines)
-    ledger = read_ledger(str(path))
-    load_lines = partial(load_of, engine._session, "lines")
-
-    def gone(parts: list[dict[str, Any]]) -> Any:
-        path.unlink()
-        return load_lines(parts)
-
-    def grown(parts: list[dict[str, Any]]) -> Any:
-        path.write_text(lines + lines.partition("\n")[0] + "\n")
-        return load_lines([{**part, "end": 1 << 62} for part in parts])
-
-    def other(parts: list[dict[str, Any]]) -> Any:
-        path.write_text(re.sub(r'"body_crc": \d+', '"body_crc": 7', lines))
-        return load_lines(parts)
-
-    def renamed(parts: list[dict[str, Any]]) -> Any:
-        """Of another run with the same bodies."""
-        path.write_text(re.sub(r'("uniq_key": ")', r"\1another", lines))
-        return load_lines(parts)
-
-    def untimed(parts: list[dict[str, Any]]) -> Any:
-        """The same messages, but nothing says in which order they were acknowledged."""
-        path.write_text(re.sub(r', "(?:acked_ms|begun_ms)": [^,}]+', "", lines))
-        return load_lines(parts)
-
-    def moved(parts: list[dict[str, Any]]) -> Any:
-        path.write_text(re.sub(r'"phys_offset": (\d+)', r'"phys_offset": 1\1', lines))
-        return load_lines(parts)
-
-    def rows_by(seen: Callable[[list[dict[str, Any]]], Any]) -> Any:
-        return ledgers.LedgerRows(engine._session, ledger, lambda kind, parts: seen(parts))
-
-    try:
-        for seen in (grown, other, renamed, untimed, moved, gone):
-            rows = rows_by(seen)
-            assert rows.lines().toArrow().sort_by("line").equals(ledger.table())
-            assert rows.same(), "what the driver sent does not change"
-            rows.close()
-        path.write_text(lines)
-        whole = ledger.table()
-        monkeypatch.setattr(ledger, "table", lambda: pytest.fail("the driver sent lines that workers see"))
-        rows = rows_by(load_lines)
-        assert rows.lines().toArrow().sort_by("line").equals(whole)
-        rows.close()
-    finally:
-        ledger.close()
-
-
-def test_a_ledger_that_is_cut_after_it_was_checked_ends_the_audit(
-    engine: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A worker that lost what it kept reads it again: of a file of the same size, without the message that
-    nobody has, all was there."""
-    from audit.engines.on_spark import ledger as ledgers
-
-    monkeypatch.setattr(ledgers, "reads_here", lambda session: False)
-    stores, _, ledger = make(tmp_path)
-    lost = json.dumps({"uniq_key": "lost", "topic": "T", "queue_id": 0, "queue_offset": 99, "body_crc": 1})
-    whole = ledger.read_text()
-    ledger.write_text(f"{whole}{lost}\n")
-    seen, checked = ledgers._seen, list[Any]()
-
-    def seen_and_cut(rows: Any, told: Any) -> Any:
-        found = seen(rows, told)
-        if not checked:
-            rows.unpersist(blocking=True)
-            ledger.write_text(f"{whole}{' ' * len(lost)}\n")
-        checked.append(found)
-        return found
-
-    monkeypatch.setattr(ledgers, "_seen", seen_and_cut)
-    with pytest.raises(EngineError, match="the ledger changed meanwhile"):
-        run_spark(engine, stores, ledger)
-    assert [count for ((count, _),) in checked] == [81, 80]
-
-
-def test_lines_that_a_session_passes_over_end_the_audit(
-    engine: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It is set to read on where a file is gone; the line that no log has was in that file."""
-    stores, _, ledger = make(tmp_path)
-    lost = json.dumps({"uniq_key": "lost", "topic": "T", "queue_id": 0, "queue_offset": 99, "body_crc": 1})
-    ledger.write_text(f"{ledger.read_text()}{lost}\n")
-    monkeypatch.setattr("audit.ledger._PART_BYTES", 200)
-    parquet = Ledger.parquet
-
-    def without_one(self: Ledger, *, sent: bool = False) -> list[str]:
-        files = parquet(self, sent=sent)
-        found = [file for file in files if "lost" in pq.read_table(file)["uniq_key"].to_pylist()]
-        for file in found:
-            Path(file).unlink()
-        return [file for file in files if file not in found]
-
-    monkeypatch.setattr(Ledger, "parquet", without_one)
-    with pytest.raises(EngineError, match="the ledger changed meanwhile"):
-        run_spark(engine, stores, ledger)
 
 
 def test_spark_compares_digests_where_they_are(engine: Any, tmp_path: Path) -> None:

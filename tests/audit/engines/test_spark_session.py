@@ -1,0 +1,104 @@
+"""Whose session it is, what it is set to, and what audits leave in it."""
+
+from __future__ import annotations
+
+import gc
+from pathlib import Path
+
+import pytest
+
+from tests.audit.plants import make, run_spark
+from tests.audit.stores import patch
+
+pytest.importorskip("pyspark")
+
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.timeout(300),
+    # Spark's own use of deprecated parts of its dependencies is not ours to mend.
+    pytest.mark.filterwarnings("ignore"),
+]
+
+
+def test_a_session_that_is_there_is_used_and_left_running(engine: object) -> None:
+    from audit.engines.spark import SparkEngine
+
+    assert isinstance(engine, SparkEngine)
+    other = SparkEngine("spark://nowhere:1", {"spark.executor.memory": "1t"})
+    assert other._session is engine._session
+    other.close()
+    assert engine._session.range(3).count() == 3
+
+
+def test_audits_leave_nothing_in_the_programs_session(engine: object, tmp_path: Path) -> None:
+    """Else a notebook that audits again and again runs out of the JVM's memory."""
+    from pyspark.sql import DataFrame
+
+    from audit.engines.spark import SparkEngine
+
+    assert isinstance(engine, SparkEngine)
+    context = engine._session.sparkContext
+    stores, _, ledger = make(tmp_path)
+    patch(stores[1], 40, b"\xff")  # what is wrong is streamed to the driver
+    for _ in range(2):
+        assert run_spark(engine, stores, ledger).findings
+        kept = [one for one in gc.get_objects() if isinstance(one, DataFrame)]
+        assert len(kept) <= 3, f"{len(kept)} frames of the audit are left"
+        del kept
+    assert context._jsc.getPersistentRDDs().isEmpty()
+    assert context._jsc.sc().dagScheduler().activeQueryToJobs().isEmpty(), "jobs that no query ends"
+
+
+@pytest.mark.parametrize(
+    ("rows", "wanted"),
+    [
+        (0, 1),
+        (6071, 1),
+        (20_001, 2),
+        (64 * 20_000, 64),
+        (32_000_000, 64),
+        (32_000_001, 65),
+        (100_000_000, 200),
+        (10_000_000_000, 20_000),
+    ],
+)
+def test_a_shuffle_of_few_rows_has_few_tasks(rows: int, wanted: int) -> None:
+    """On a cluster a small group's audit spent most of its time in starting 64 of them a shuffle."""
+    from audit.engines.on_spark.session import LEAST, partitions, settings
+
+    assert partitions(int(settings("spark://one:7077", "log", {}, set())[LEAST]), rows) == wanted
+
+
+def test_what_the_user_sets_wins(tmp_path: Path) -> None:
+    from audit.engines.on_spark.session import LEAST, set_elsewhere, settings
+
+    (tmp_path / "spark-defaults.conf").write_text(
+        "# spark.no.setting 1\nspark.ui.enabled   true\nspark.sql.session.timeZone=CET\n\nother 1\n"
+    )
+    environ = {
+        "SPARK_CONF_DIR": str(tmp_path),
+        "PYSPARK_SUBMIT_ARGS": "--conf spark.sql.shuffle.partitions=7 pyspark-shell",
+    }
+    elsewhere = set_elsewhere(environ)
+    assert elsewhere == {"spark.ui.enabled", "spark.sql.session.timeZone", "spark.sql.shuffle.partitions"}
+    found = settings("local[2]", "log", {"spark.driver.host": "10.0.0.1"}, elsewhere)
+    assert found["spark.driver.host"] == "10.0.0.1"
+    assert not (elsewhere | {LEAST}) & found.keys(), "the audit chooses no partitions of its own, either"
+    assert "spark.driver.extraJavaOptions" in found
+    assert set_elsewhere({}) == set()
+
+
+@pytest.mark.parametrize(
+    ("master", "said", "told"),
+    [
+        ("local[*]", {}, "127.0.0.1"),
+        ("local[*]", {"SPARK_LOCAL_IP": "10.0.0.1"}, "10.0.0.1"),
+        ("spark://one:7077", {}, None),
+    ],
+)
+def test_a_local_session_needs_no_address_for_the_machines_name(
+    master: str, said: dict[str, str], told: str | None
+) -> None:
+    from audit.engines.on_spark.session import variables
+
+    assert variables(master, "/java", said).get("SPARK_LOCAL_IP") == told
