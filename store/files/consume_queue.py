@@ -289,12 +289,16 @@ class ConsumeQueue:
         for segment in self._short:
             segment.file.truncate(self._file_bytes)
         self._short.clear()
-        while (gap := self._dir.gap()) is not None:
+        gap = self._dir.gap()
+        if gap is not None:
             log.warning(
-                "%s: no file before %d, the older ones go", self._dir.path, self._dir.segments[gap].start
+                "%s: no file before %d: what is behind is made again from the log",
+                self._dir.path,
+                self._dir.segments[gap].start,
             )
-            for segment in self._dir.segments[:gap]:
+            for segment in self._dir.segments[gap:]:
                 self._dir.remove(segment)
+            self._dir.names_dirty = True
         if not self._dir.segments:
             return
         self.written = self.max_offset = (self._dir.segments[-1].start + self._file_bytes) // ENTRY_BYTES
@@ -307,7 +311,7 @@ class ConsumeQueue:
             index, physical = self._dir.segments[first].start // ENTRY_BYTES, 0
         end, physical = self._scan(index, physical)
         # What follows a settled end may be what a crash left of entries that were on their way.
-        self.cut_short = self._missed(end, settled) if known else self._holds_more(end)
+        self.cut_short = gap is not None or (self._missed(end, settled) if known else self._holds_more(end))
         self._cut_to(end)
         self.max_physical = physical
         self.min_offset = min(self._dir.segments[0].start // ENTRY_BYTES, end) if self._dir.segments else end

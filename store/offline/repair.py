@@ -37,6 +37,8 @@ _MORE: Final = _NOT_LOOKED_AT | {"why": "there may be more: repair again"}
 _NOT_COMPARED: Final = _NOT_LOOKED_AT | {
     "why": "no replica has a record of this log in the same epoch: nothing was compared"
 }
+_UNSEEN: Final = {"not_looked_at", "file_unreadable", "missing_segment"}
+"""Where one is left, not all of the log was judged."""
 Row = dict[str, Any]
 
 
@@ -142,12 +144,25 @@ class _Repair:
         else:
             damage, outcome.left = [], [*outcome.left, _MORE]
         outcome.left += self._rows(damage)
+        if not any(row["kind"] in _UNSEEN for row in outcome.left):
+            self._forget_mended(outcome.left)
         if cut_tail and outcome.tail is not None:
             with StoreDirectory(self._disk, self._root, lenient=True) as store:
                 self._erase(store.segments(), outcome.tail["physicalOffset"])
             outcome.tail_cut = True
             self._sync()
         return outcome
+
+    def _forget_mended(self, left: list[Row]) -> None:
+        """All was looked at, and ``left`` is damaged: what else the ledger of damage names was mended by hand
+        since. Of what differs from replicas only they can tell."""
+        ledger = DamageLedger(self._disk, self._root)
+        ledger.load()
+        for item in list(ledger.ranges):
+            spans = ((row["physicalOffset"], row.get("until", row["physicalOffset"] + 1)) for row in left)
+            named = any(begin < item.until and item.begin < until for begin, until in spans)
+            if not named and (self._peers or item.kind != "bytes_differ"):
+                ledger.clear(item)
 
     def _reaches_on(self, end: int) -> bool:
         """Is what looks like the log's end a hole? An older checkpoint than the log's, or one that is gone,

@@ -26,7 +26,6 @@ import logging
 from dataclasses import dataclass
 from typing import Final
 
-from model.errors import DiskError
 from model.ids import PhysicalOffset
 from model.message import LMQ_PREFIX
 from store.files.checkpoint import Checkpoint
@@ -42,6 +41,7 @@ from store.flow.dispatch import offsets_taken
 from store.flow.multi_dispatch import places as light_places
 from store.flow.store_flow import StoreFlow
 from store.recover.lost import note_damage, note_what_belongs_together
+from store.recover.mended import forget_mended
 from store.recover.scan import Scan, StaleRest, entry_disagrees
 
 log = logging.getLogger(__name__)
@@ -220,7 +220,7 @@ class _Recovery:
         files = self.files
         files.damage.truncate(scan.end)
         files.damage.drop_below(files.log.min_offset)
-        _forget_mended(files.log, files.damage)
+        forget_mended(files.log, files.damage)
         note_what_belongs_together(files, self.flow.parser, self.now_ms)
         note_damage(files, self.flow.parser, scan.damaged, self.now_ms)
 
@@ -319,27 +319,6 @@ def _record_start(commit_log: CommitLog, damage: DamageLedger, offset: int) -> i
     except BadRecord:
         return _segment_start(commit_log, offset)
     return offset
-
-
-def _forget_mended(commit_log: CommitLog, damage: DamageLedger) -> None:
-    """Take ranges off the ledger whose bytes are whole: a crash came between a repair and its note."""
-    for item in list(damage.ranges):
-        if item.kind == "bytes_differ":
-            continue  # whole by its CRC, and yet another record than its queue has there
-        at = item.begin
-        try:
-            while at < item.until:
-                says = int.from_bytes(commit_log.read(at, 4), "big", signed=True)
-                if not 0 < says <= RECORD_BYTES_MAX:
-                    break
-                size = commit_log.whole(commit_log.read(at, says), 0, at)
-                if not size:
-                    break
-                at += abs(size)
-        except (BadRecord, DiskError):  # or unreadable still
-            continue
-        if at >= item.until:  # or the rest of a record that had come in part came since
-            damage.clear(item)
 
 
 def _drop_stale(

@@ -168,7 +168,8 @@ def test_rubbish_behind_the_last_entry_is_cut() -> None:
     assert not any(disk.nodes["/q/T/0/" + "0" * 20].cache[60:])
 
 
-def test_a_missing_file_drops_what_lies_before_it() -> None:
+def test_what_lies_behind_a_missing_file_is_to_be_made_again() -> None:
+    """What lies before it is kept: of that the log need hold nothing any more."""
     disk = FaultyDisk()
     queue = _queue(disk)
     _fill(queue, 23)
@@ -176,7 +177,7 @@ def test_a_missing_file_drops_what_lies_before_it() -> None:
     disk.remove(f"/q/T/0/{100:020}")
     again = _found(disk)
     again.load()
-    assert (again.min_offset, again.max_offset) == (10, 23)
+    assert (again.min_offset, again.max_offset, again.cut_short) == (0, 5, True)
 
 
 def test_no_file_is_grown_before_all_queues_were_looked_at() -> None:

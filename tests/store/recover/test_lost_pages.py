@@ -73,3 +73,19 @@ async def test_keys_of_a_message_that_lie_in_two_index_files_are_all_there_after
         for number in range(80):
             for key in (f"u{number}", f"k{number}"):
                 assert len(again.query("T", key, 10, 0, ALL_MS)) == 1, key
+
+
+@pytest.mark.parametrize("gone", [1, 3])
+@pytest.mark.parametrize("stopped", [True, False])
+async def test_a_file_that_is_gone_between_others_takes_no_place_with_it(gone: int, stopped: bool) -> None:
+    disk = FaultyDisk()
+    async with opened(FaultyEnv(disk)) as store:
+        await fill(store, 5 * PLACES, queues=1)
+    if not stopped:
+        disk.open("/store/abort", create=True)
+        disk.boots += 1
+    disk.remove(f"/store/consumequeue/T/0/{gone * FILE_BYTES:020}")
+    async with opened(FaultyEnv(disk)) as again:
+        assert (again.min_queue_offset("T", 0), again.next_offset("T", 0)) == (0, 5 * PLACES)
+        for place in range(5 * PLACES):
+            assert again.get("T", 0, place, 1, 1 << 20).status is GetStatus.FOUND, place

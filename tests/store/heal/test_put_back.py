@@ -1,0 +1,85 @@
+"""The promise to bytes that are put back by hand: they are served, whatever the ledger of damage said."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from model.ids import Epoch, PhysicalOffset
+from store.files.damage import DamagedRange, DamageLedger
+from store.offline.repair import repair
+from tests.fakes.disk.memory import FaultyDisk, FaultyEnv
+from tests.store.support import SEGMENT, config, fill, opened, records_of
+
+COUNT = 40
+
+
+def _written() -> tuple[FaultyDisk, list[int]]:
+    """A store, and where its records begin."""
+
+    async def run() -> tuple[FaultyDisk, list[int]]:
+        env = FaultyEnv()
+        async with opened(env) as store:
+            store.epochs.append(Epoch(1), PhysicalOffset(0))
+            puts = await fill(store, COUNT, queues=1)
+        return env.disk, [put.physical_offset for put in puts]
+
+    return asyncio.run(run())
+
+
+def _note(disk: FaultyDisk, begin: int, until: int, kind: str = "unreadable_region") -> None:
+    ledger = DamageLedger(disk, "/store")
+    ledger.load()
+    ledger.note([DamagedRange(begin, until, kind)])
+
+
+def _noted(disk: FaultyDisk) -> list[tuple[int, int]]:
+    ledger = DamageLedger(disk, "/store")
+    ledger.load()
+    return [(item.begin, item.until) for item in ledger.ranges]
+
+
+@pytest.mark.parametrize("skew", [0, 7, -9])
+def test_a_start_takes_off_what_is_whole_wherever_the_range_begins(skew: int) -> None:
+    """Damage before it said where it begins: that need be no record's begin."""
+    disk, places = _written()
+    _note(disk, places[10] + skew, places[12])
+
+    async def run() -> None:
+        async with opened(FaultyEnv(disk)) as store:
+            assert not store.damage.ranges
+            assert len(records_of(store)) == COUNT
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("skew", [0, 7])
+def test_a_start_leaves_what_is_damaged(skew: int) -> None:
+    disk, places = _written()
+    at = places[11] + 30
+    disk.nodes[f"/store/commitlog/{at - at % SEGMENT:020}"].cache[at % SEGMENT] ^= 0xFF
+    _note(disk, places[10] + skew, places[12])
+
+    async def run() -> None:
+        async with opened(FaultyEnv(disk)) as store:
+            assert [item.begin for item in store.damage.ranges] == [places[10] + skew]
+
+    asyncio.run(run())
+
+
+def test_a_repair_that_finds_nothing_takes_off_what_is_whole() -> None:
+    disk, places = _written()
+    _note(disk, places[10] + 7, places[12])
+    _note(disk, places[20], places[21], "bytes_differ")
+    assert repair(disk, "/store", [], config=config()).left == []
+    assert _noted(disk) == [(places[20], places[21])], "only replicas tell whether it is right"
+
+
+def test_a_repair_keeps_what_it_could_not_mend() -> None:
+    disk, places = _written()
+    at = places[11] + 30
+    disk.nodes[f"/store/commitlog/{at - at % SEGMENT:020}"].cache[at % SEGMENT] ^= 0xFF
+    _note(disk, places[30] + 7, places[32])
+    assert repair(disk, "/store", [], config=config()).left
+    assert _noted(disk) == [(places[11], places[12])]
