@@ -13,6 +13,7 @@ from typing import Any
 from model.message import SCHEDULE_TOPIC
 from runtime.env import Disk, File
 from store.files.consume_queue import ENTRY, PRE_BLANK
+from store.files.consume_queues import OPEN_FILES_MAX
 from store.files.record import DispatchParser
 from store.offline.directory import StoreDirectory
 from store.offline.dues import dues_of, odd_dues
@@ -86,6 +87,8 @@ class _Files:
     def open(self, path: str) -> File:
         file = self._open.get(path)
         if file is None:
+            if len(self._open) >= OPEN_FILES_MAX:
+                self.sync()
             file = self._open[path] = self._disk.open(path)
         return file
 

@@ -17,6 +17,7 @@ from typing import Any, Final
 from model.config import StoreConfig
 from model.errors import DiskError
 from runtime.env import Disk, File
+from store.files.consume_queues import OPEN_FILES_MAX
 from store.files.damage import DamagedRange, DamageLedger
 from store.files.record import BadRecord, DispatchParser, delay_levels_ms
 from store.offline import verify
@@ -320,5 +321,7 @@ class _Repair:
     def _open(self, path: str) -> File:
         file = self._files.get(path)
         if file is None:
+            if len(self._files) >= OPEN_FILES_MAX:
+                self._sync()
             file = self._files[path] = self._disk.open(path)
         return file

@@ -26,6 +26,8 @@ from store.recover.lost import note_damage
 
 log = logging.getLogger(__name__)
 
+PUTTING_ASIDE = "putting the log aside"
+
 
 class Truncator:
     """Cuts one open store. Every method blocks, and raises DiskError."""
@@ -169,7 +171,9 @@ class Truncator:
             if self._files.epochs.entries and not disk.exists(f"{aside}/epochFileCheckpoint"):
                 write_file(disk, f"{aside}/epochFileCheckpoint", encode_epochs(self._files.epochs.entries))
         except OSError as error:
-            raise self._health.failed(error, "putting the log aside") from error
+            problem = self._health.failed(error, PUTTING_ASIDE)
+            self._health.room(PUTTING_ASIDE)  # a lack of space here keeps nobody from writing
+            raise problem from error
         self.reset(0, keep_epochs=False, aside=f"{aside}/commitlog")
         return aside
 

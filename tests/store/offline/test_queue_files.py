@@ -9,6 +9,7 @@ import pytest
 
 from model.errors import DiskError
 from runtime.os_env import OsDisk, OsEnv
+from store.offline import mend_queues
 from store.offline.directory import SegmentInfo
 from store.offline.queue_sizes import UNTOLD, USUAL, Told, told_by
 from store.offline.repair import repair
@@ -183,3 +184,17 @@ def test_what_is_left_of_one_queue_for_one_reason_is_one_row_behind_what_is_of_t
         {(row["kind"], row["file"]) for row in left}
     )
     assert sum(row["count"] for row in left if row["kind"] == "cq_dangling") > 2
+
+
+def test_a_repair_has_few_files_open_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its process may open a thousand, and a store has queues by the thousand."""
+    monkeypatch.setattr(mend_queues, "OPEN_FILES_MAX", 8)
+    disk = _written(queues=40)
+    paths = [f"/store/consumequeue/T/{queue_id}/{0:020}" for queue_id in range(40)]
+    files = mend_queues._Files(disk)
+    for path in paths * 2:
+        files.put((path, 11), b"\x7f")
+        assert len(files._open) <= 8
+    files.sync()
+    assert {disk.open(path).pread(1, 11) for path in paths} == {b"\x7f"}
+    assert repair(disk, "/store", [], config=config(queue_file_bytes=PER_FILE)).entries == 40

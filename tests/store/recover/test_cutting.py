@@ -171,3 +171,15 @@ def test_a_checkpoint_on_its_way_while_the_log_is_cut_does_not_cover_what_goes(
     cut, disk = asyncio.run(run())
     end, bodies = records_on(disk)
     assert (end, len(bodies)) == (cut, 50)
+
+
+async def test_a_disk_that_was_full_once_while_a_log_is_put_aside_keeps_nobody_from_writing() -> None:
+    disk = FaultyDisk()
+    async with opened(FaultyEnv(disk)) as store:
+        await fill(store, 5)
+        full = errno.ENOSPC
+        disk.fail = lambda what, path: full if what == "sync_dir" and "before-reseed" in path else None
+        with pytest.raises(DiskError, match="putting the log aside"):
+            store.quarantine()
+        assert store.why_not_writable is None
+        await fill(store, 5)
