@@ -123,7 +123,7 @@ class EntryCheck:
         """From ``place`` on. A broker enters one message behind the other: what it killed, or an audit, may
         say of a queue's end does not go for places before an entry that is there."""
         begin, zeros, following = -1, True, -1
-        for at, raw in self._blocks(topic, queue_id, place):
+        for at, raw in self.blocks(topic, queue_id, place):
             if begin < 0 <= following < at:
                 begin = following
             following = at + len(raw) // ENTRY_BYTES
@@ -138,7 +138,7 @@ class EntryCheck:
                     yield Hole(begin, here, offset, zeros)
                     begin, zeros = -1, True
 
-    def _blocks(self, topic: str, queue_id: int, place: int) -> Iterator[tuple[int, bytes]]:
+    def blocks(self, topic: str, queue_id: int, place: int = 0) -> Iterator[tuple[int, bytes]]:
         """The entries of a queue's files in a row, with the place of the first of each block; what was never
         written is left out. Each file begins with a block of none. A light queue's entries name records of
         other queues."""

@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from model.message import SCHEDULE_TOPIC
-from runtime.env import Disk, File
+from runtime.env import Disk
 from store.files.consume_queue import ENTRY, PRE_BLANK
-from store.files.consume_queues import OPEN_FILES_MAX
 from store.files.record import DispatchParser
 from store.offline.directory import StoreDirectory
 from store.offline.dues import dues_of, odd_dues
 from store.offline.entries import Entry, EntryCheck
 from store.offline.misplaced import Misplaced, misplaced, write_place
+from store.offline.odd_entries import OddEntries
 from store.offline.queue_begins import is_queue_file
 from store.offline.queue_places import Says, placed
 from store.offline.queue_sizes import Told
@@ -28,6 +28,7 @@ from store.offline.rebuild import (
     make_gone_files,
     resize_files,
 )
+from store.offline.written import Written
 
 Row = dict[str, Any]
 
@@ -48,65 +49,42 @@ class Mended:
 
 
 def mend_queues(
-    disk: Disk, store: StoreDirectory, told: Told, parser: DispatchParser, damage: Iterable[Row]
+    disk: Disk, store: StoreDirectory, told: Told, parser: DispatchParser, damage: Iterable[Row], end: int
 ) -> Mended:
-    """``told``: how large a file is; ``damage``: what ``verify`` found. Raises DiskError, OSError."""
-    files = _Files(disk)
+    """``told``: how large a file is; ``damage``: what ``verify`` found, and ``end``: where the log ends.
+    What lies behind that is nobody's. Raises DiskError, OSError."""
+    files = Written(disk)
     try:
-        records = misplaced(store, parser)
+        records = misplaced(store, parser, end)
         for item in records:  # before any entry is made for a place that is not its own
             segment = store.segment_at(item.offset)
             if segment is not None:
                 write_place(files.open(segment.path), item.offset - segment.start, item)
         files.sync()
-        drop_unbelieved(disk, store)
+        drop_unbelieved(disk, store, end)
         resized = resize_files(disk, store, told)
         gone = resized.short
         if told.sure:  # before others look: a file behind a gap hides those before it
             gone += [d["file"] for d in damage if d["kind"] == "cq_missing" and is_queue_file(d["file"])]
         made = 0
         if gone:
-            made += make_gone_files(disk, store, parser, dict.fromkeys(gone), told.size)
+            made += make_gone_files(disk, store, parser, dict.fromkeys(gone), told.size, end)
         store.close()  # under the names of files that it has open there are others now
-        made += _mend_entries(store, parser, files) + _mend_dues(store, parser, files)
-        made += _fill_holes(store, parser, files)
+        made += _mend_entries(store, parser, files, end) + _mend_dues(store, parser, files)
         files.sync()  # before others open the same files
-        made += complete_queues(disk, store, told, parser)
+        made += complete_queues(disk, store, told, parser, end)
+        store.close()  # a queue that begins anew has other files of the same names
+        made += _fill_holes(store, parser, files)
+        made += OddEntries(store, parser, end).mend(disk, files)  # by what is entered now
         return Mended(made, resized.done + len(resized.short), records)
     finally:
         files.sync()
 
 
-class _Files:
-    """Those that are written."""
-
-    def __init__(self, disk: Disk) -> None:
-        self._disk = disk
-        self._open: dict[str, File] = {}
-
-    def open(self, path: str) -> File:
-        file = self._open.get(path)
-        if file is None:
-            if len(self._open) >= OPEN_FILES_MAX:
-                self.sync()
-            file = self._open[path] = self._disk.open(path)
-        return file
-
-    def put(self, place: tuple[str, int] | None, entry: bytes) -> None:
-        if place is not None:
-            self.open(place[0]).pwrite(entry, place[1])
-
-    def sync(self) -> None:
-        for file in self._open.values():
-            file.sync()
-            file.close()
-        self._open.clear()
-
-
-def _mend_entries(store: StoreDirectory, parser: DispatchParser, files: _Files) -> int:
+def _mend_entries(store: StoreDirectory, parser: DispatchParser, files: Written, end: int) -> int:
     """Make entries right that name no record of their own, where there is a file; returns how many."""
     check, made = EntryCheck(store, parser), 0
-    for item in placed(store):
+    for item in placed(store, end):
         if item.says is not Says.RIGHT:
             check.unbelieved.add(item.record.physical_offset)
             continue
@@ -117,7 +95,7 @@ def _mend_entries(store: StoreDirectory, parser: DispatchParser, files: _Files) 
     return made
 
 
-def _mend_dues(store: StoreDirectory, parser: DispatchParser, files: _Files) -> int:
+def _mend_dues(store: StoreDirectory, parser: DispatchParser, files: Written) -> int:
     """When delayed messages are due, as those beside them tell, or else the levels."""
     check, made = EntryCheck(store, parser), 0
     for queue_id in [queue_id for topic, queue_id in store.queues() if topic == SCHEDULE_TOPIC]:
@@ -131,7 +109,7 @@ def _mend_dues(store: StoreDirectory, parser: DispatchParser, files: _Files) -> 
     return made
 
 
-def _fill_holes(store: StoreDirectory, parser: DispatchParser, files: _Files) -> int:
+def _fill_holes(store: StoreDirectory, parser: DispatchParser, files: Written) -> int:
     """Places for which the log has no message, before entries that are right, stand for none: a queue does
     not end there."""
     check, made = EntryCheck(store, parser), 0

@@ -41,13 +41,15 @@ class Misplaced(NamedTuple):
         return self.topic, self.queue_id, self.queue_offset
 
 
-def misplaced(store: StoreDirectory, parser: DispatchParser) -> list[Misplaced]:
-    """Those of one log whose entries are there. The log is read only where there may be one."""
+def misplaced(store: StoreDirectory, parser: DispatchParser, end: int) -> list[Misplaced]:
+    """Those of one log, up to ``end``, whose entries are there. The log is read only where there may be
+    one."""
     check = EntryCheck(store, parser)
-    found = {item.place: item for queue in store.queues() for item in _named_elsewhere(store, check, *queue)}
+    named = (item for queue in store.queues() for item in _named_elsewhere(store, check, *queue))
+    found = {item.place: item for item in named if item.offset + item.size <= end}
     if not 0 < len(found) <= _MANY:
         return []
-    for record in store.records():
+    for record in store.records(0, end):
         if isinstance(record, Record):
             found.pop((record.topic, record.queue_id, record.queue_offset), None)
     return list(found.values())

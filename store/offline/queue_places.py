@@ -155,10 +155,10 @@ def far_ahead(store: StoreDirectory) -> Callable[[Queue], int]:
     return far
 
 
-def placed(store: StoreDirectory) -> Iterator[Placed]:
-    """All records of a store that are in a queue, as ``QueuePlaces`` has it."""
+def placed(store: StoreDirectory, end: int) -> Iterator[Placed]:
+    """All records of a store that are in a queue, up to the log's ``end``, as ``QueuePlaces`` has it."""
     places = QueuePlaces(far_ahead(store))
-    for record in store.records():
+    for record in store.records(0, end):
         if isinstance(record, Record):
             yield from places.take(record)
     yield from places.rest()

@@ -12,13 +12,13 @@ from typing import Final, NamedTuple
 
 from runtime.env import Disk, File
 from store.files.consume_queue import ENTRY, ENTRY_BYTES, PRE_BLANK, PRE_BLANK_SIZE
-from store.files.consume_queues import ConsumeQueues
 from store.files.index import Index
 from store.files.record import Dispatch, DispatchParser, Record
 from store.offline.directory import NEW_INDEX, SegmentInfo, StoreDirectory
+from store.offline.growing import Growing
 from store.offline.index_check import Shape
 from store.offline.queue_begins import FOLDER
-from store.offline.queue_places import Placed, Queue, Says, placed, places_of, right_ones
+from store.offline.queue_places import Placed, Queue, Says, placed, right_ones
 from store.offline.queue_sizes import Told, opens, queue_files
 
 _BATCH: Final = 1024
@@ -28,36 +28,24 @@ _UNDER_WAY: Final = ".made"
 """Behind the name of a queue's file that is being made: to readers it is none."""
 
 
-def complete_queues(disk: Disk, store: StoreDirectory, told: Told, parser: DispatchParser) -> int:
-    """Make the queue entries that lack; returns how many. No entry goes for one that is made: a queue is left
-    that lacks files between others, of which a broker drops those before, or has one that none opens, and so
+def complete_queues(disk: Disk, store: StoreDirectory, told: Told, parser: DispatchParser, end: int) -> int:
+    """Make the queue entries that lack of the log up to ``end``; returns how many. No entry that is there is
+    judged, or goes for one that is made, but where a queue goes on far ahead. A queue is left
+    that lacks files between others, of which a broker drops those behind, or has one that none opens, and so
     is a record that goes on far ahead of its queue alone. Without a sure size no file is made. Raises
     DiskError, OSError."""
     if not told.size:
         return 0
-    queues = ConsumeQueues(disk, f"{store.root}/consumequeue", told.size)
     files = {queue: store.queue_files(*queue) for queue in store.queues()}
     left = {queue for queue, own in files.items() if _gap(own) or not all(opens(told.size, f) for f in own)}
-    made = 0
+    made, growing = 0, Growing(disk, store.root, told.size, files)
     try:
-        queues.load(but=left)
-        for item in _to_enter(placed(store), left, files, told):
+        for item in _to_enter(placed(store, end), left, files, told):
             record = item.record
-            queue = queues.open(record.topic, record.queue_id)
-            if item.says is Says.ALONE and queue.max_offset:
-                continue
             code = parser.tags_code(record.topic, record.properties, record.store_timestamp_ms)
-            if queue.put(record.queue_offset, record.physical_offset, record.size, code):
-                queue.skip_to(record.queue_offset + places_of(record))
-                queues.dirty[queue] = None
-                made += 1
-                if len(queues.dirty) >= _BATCH or made % _BATCH == 0:
-                    queues.write_out()
-        queues.write_out()
-        if queues.unsynced_count:
-            queues.sync_all()
+            made += growing.enter(item, ENTRY.pack(record.physical_offset, record.size, code))
     finally:
-        queues.close()
+        growing.sync()
     return made
 
 
@@ -79,11 +67,12 @@ def _has_place(files: Sequence[SegmentInfo], size: int, queue_offset: int) -> bo
     return any(file.start <= queue_offset * ENTRY_BYTES < file.start + size for file in files)
 
 
-def drop_unbelieved(disk: Disk, store: StoreDirectory) -> None:
+def drop_unbelieved(disk: Disk, store: StoreDirectory, end: int) -> None:
     """Remove files of queues in which nothing stands but records that do not belong there, as a repair made
-    them once: a broker that finds one drops the files before. Raises DiskError, OSError."""
+    them once; ``end``: of the log. A broker that finds one drops the files before. Raises DiskError,
+    OSError."""
     wrong: dict[Queue, dict[int, int]] = {}
-    for record in (item.record for item in placed(store) if item.says is Says.WRONG):
+    for record in (item.record for item in placed(store, end) if item.says is Says.WRONG):
         wrong.setdefault((record.topic, record.queue_id), {})[record.queue_offset] = record.physical_offset
     for queue, offsets in wrong.items():
         starts = {offset * ENTRY_BYTES for offset in offsets}
@@ -146,11 +135,11 @@ def _resize(disk: Disk, path: str, size: int) -> None:
 
 
 def make_gone_files(
-    disk: Disk, store: StoreDirectory, parser: DispatchParser, gone: Iterable[str], size: int
+    disk: Disk, store: StoreDirectory, parser: DispatchParser, gone: Iterable[str], size: int, end: int
 ) -> int:
     """Make files of queues anew, with the entries of all messages that the log holds, and those that stand
-    in one that is too short; ``gone``: their paths below the store; ``size``: of each. Returns how many
-    entries. Raises DiskError, OSError.
+    in one that is too short; ``gone``: their paths below the store; ``size``: of each; ``end``: of the log.
+    Returns how many entries. Raises DiskError, OSError.
 
     They have other names until they are durable, and get theirs the newest first: a crash leaves files that
     are still gone, or too short, and none with a part of its entries.
@@ -158,7 +147,7 @@ def make_gone_files(
     files = _GoneFiles(disk, store, gone, size)
     made = 0
     try:
-        for record in right_ones(placed(store)):
+        for record in right_ones(placed(store, end)):
             code = parser.tags_code(record.topic, record.properties, record.store_timestamp_ms)
             made += files.enter(record, ENTRY.pack(record.physical_offset, record.size, code))
         files.put_in_place()
@@ -235,16 +224,17 @@ class _GoneFiles:
         self._open.clear()
 
 
-def _dispatches(store: StoreDirectory, parser: DispatchParser) -> Iterator[Dispatch]:
-    for record in store.records():
+def _dispatches(store: StoreDirectory, parser: DispatchParser, end: int) -> Iterator[Dispatch]:
+    for record in store.records(0, end):
         if isinstance(record, Record):
             yield parser.dispatch_of(record)
 
 
 def rebuild_index(
-    disk: Disk, store: StoreDirectory, shape: Shape, parser: DispatchParser, now_ms: int
+    disk: Disk, store: StoreDirectory, shape: Shape, parser: DispatchParser, now_ms: int, end: int
 ) -> int:
-    """Make the index from the log; returns how many records it was made of. Raises DiskError, OSError."""
+    """Make the index from the log up to ``end``; returns how many records it was made of. Raises
+    DiskError, OSError."""
     aside = f"{store.root}/{NEW_INDEX}"
     if disk.is_dir(aside):
         disk.rmtree(aside)
@@ -252,7 +242,7 @@ def rebuild_index(
     count = 0
     batch: list[Dispatch] = []
     try:
-        for item in _dispatches(store, parser):
+        for item in _dispatches(store, parser, end):
             count += 1
             batch.append(item)
             if len(batch) == _BATCH:

@@ -141,7 +141,7 @@ class _Repair:
             if (not damage or damage == before) and not self._reaches_on(verdict["maxOffset"]):
                 break
             before = damage
-            self._mend(damage, outcome)
+            self._mend(damage, outcome, verdict["maxOffset"])
         else:
             damage, outcome.left = [], [*outcome.left, _MORE]
         outcome.left += self._rows(damage)
@@ -214,14 +214,15 @@ class _Repair:
     def _shape(self, store: StoreDirectory) -> Shape:
         return shape_of(store, verify.shape_in(self._config))
 
-    def _mend(self, damage: list[Row], outcome: Outcome) -> None:
+    def _mend(self, damage: list[Row], outcome: Outcome, end: int) -> None:
+        """``end``: of the log. What lies behind it a start drops: nothing is made of that."""
         with StoreDirectory(self._disk, self._root, lenient=True) as store:
             self._mend_log(store, store.segments(), damage, outcome)
             kinds = {place["kind"] for place in damage}
             if "file_unreadable" in kinds:
                 return  # what is made of the log waits until all of it can be read
             if any(map(is_of_queues, damage)):
-                mended = mend_queues(self._disk, store, self._told, self._parser, damage)
+                mended = mend_queues(self._disk, store, self._told, self._parser, damage, end)
                 outcome.entries += mended.entries
                 outcome.resized += mended.files
                 for item in mended.records:
@@ -231,7 +232,7 @@ class _Repair:
                     outcome.repaired.append(row | {"until": item.offset + item.size, "from": source})
             if kinds & {"index_wrong", "index_missing"}:
                 shape = self._shape(store)
-                outcome.indexed = rebuild_index(self._disk, store, shape, self._parser, self._now_ms)
+                outcome.indexed = rebuild_index(self._disk, store, shape, self._parser, self._now_ms, end)
             self._sync()
 
     def _mend_log(

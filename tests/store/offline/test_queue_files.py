@@ -9,7 +9,7 @@ import pytest
 
 from model.errors import DiskError
 from runtime.os_env import OsDisk, OsEnv
-from store.offline import mend_queues
+from store.offline import written
 from store.offline.directory import SegmentInfo
 from store.offline.queue_sizes import UNTOLD, USUAL, Told, told_by
 from store.offline.repair import repair
@@ -188,10 +188,10 @@ def test_what_is_left_of_one_queue_for_one_reason_is_one_row_behind_what_is_of_t
 
 def test_a_repair_has_few_files_open_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its process may open a thousand, and a store has queues by the thousand."""
-    monkeypatch.setattr(mend_queues, "OPEN_FILES_MAX", 8)
+    monkeypatch.setattr(written, "OPEN_FILES_MAX", 8)
     disk = _written(queues=40)
     paths = [f"/store/consumequeue/T/{queue_id}/{0:020}" for queue_id in range(40)]
-    files = mend_queues._Files(disk)
+    files = written.Written(disk)
     for path in paths * 2:
         files.put((path, 11), b"\x7f")
         assert len(files._open) <= 8

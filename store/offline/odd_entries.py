@@ -1,0 +1,142 @@
+"""Which entries of queues name nothing that can be theirs, when all that the log holds is entered?
+
+    the entry names                                odd
+    the record of its place                        no
+    a record that its own place names, too         yes
+    what retention took                            behind a place whose record the log holds
+    what lies behind the log's end                 before a place whose record the log holds
+    bytes of damage, of a segment that is gone     no: they may be all that is left of a message
+    other bytes of the log                         yes
+
+No other entry is judged by an odd one. It becomes one that stands for no message, so that its queue does not
+end there. Where the log tells that the queue ended before it, nothing stands there then. Light queues are
+left out: their entries name records of others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from runtime.env import Disk
+from store.files.consume_queue import ENTRY, ENTRY_BYTES, PRE_BLANK, PRE_BLANK_SIZE
+from store.files.record import DispatchParser, Record
+from store.offline.directory import SegmentInfo, StoreDirectory
+from store.offline.entries import EntryCheck
+from store.offline.queue_places import Queue, QueuePlaces, Says, far_ahead, places_of
+from store.offline.written import Written
+
+_HOLES_MAX: Final = 1000
+"""With more damage than that the log tells nothing of what it does not hold."""
+_NOTHING: Final = bytes(ENTRY_BYTES)
+
+
+class OddEntries:
+    """``end``: where the log ends, bytes. Reads the log once; keeps two numbers a queue."""
+
+    def __init__(self, store: StoreDirectory, parser: DispatchParser, end: int) -> None:
+        self._store = store
+        self._check = EntryCheck(store, parser)
+        self._end = end
+        self._begin = next((segment.start for segment in store.segments()), end)
+        self._first: dict[Queue, int] = {}  # place of the first record that the log holds
+        self._following: dict[Queue, int] = {}  # the place behind the last one
+        self._holes: list[tuple[int, int]] = []
+        self._read_log()
+
+    def _read_log(self) -> None:
+        places = QueuePlaces(far_ahead(self._store))
+        for item in self._store.records(0, self._end):
+            if isinstance(item, Record):
+                for found in places.take(item):
+                    self._note(found.record, found.says)
+            elif len(self._holes) <= _HOLES_MAX:
+                self._holes.append((item.physical_offset, item.until))
+        for found in places.rest():
+            self._note(found.record, found.says)
+
+    def _note(self, record: Record, says: Says) -> None:
+        if says is Says.WRONG:
+            self._check.unbelieved.add(record.physical_offset)
+        if says is Says.RIGHT:
+            queue, place = (record.topic, record.queue_id), record.queue_offset
+            self._first[queue] = min(self._first.get(queue, place), place)
+            self._following[queue] = max(self._following.get(queue, 0), place + places_of(record))
+
+    def _is_odd(self, queue: Queue, place: int, offset: int, size: int) -> bool:
+        says = self._check.says(offset, size)
+        if says is not None:
+            own = self._check.entry(*says)
+            named = own is not None and own[:2] == (offset, size)
+            return says != (*queue, place) and named and offset not in self._check.unbelieved
+        if 0 <= offset < self._begin:
+            return place > self._first.get(queue, place)
+        if offset + size > self._end:
+            return place < self._following.get(queue, 0)
+        return not self._may_be_lost(offset, offset + size)
+
+    def _may_be_lost(self, begin: int, until: int) -> bool:
+        if len(self._holes) > _HOLES_MAX or (begin >= 0 and self._store.segment_at(begin) is None):
+            return True
+        return any(at < until and begin < stop for at, stop in self._holes)
+
+    def mend(self, disk: Disk, files: Written) -> int:
+        """Returns how many there were. Raises DiskError, OSError."""
+        made = 0
+        for queue in self._store.queues():
+            following = self._following.get(queue, 1 << 62)
+            behind: range | None = None
+            for place, offset, size in self._entries(queue, following):
+                if size == PRE_BLANK_SIZE:
+                    continue
+                if not self._is_odd(queue, place, offset, size):
+                    made += self._write(files, queue, behind or range(0), PRE_BLANK)
+                    behind = None
+                elif place < following:
+                    made += self._write(files, queue, range(place, place + 1), PRE_BLANK)
+                else:
+                    behind = range(place if behind is None else behind.start, place + 1)
+            if behind is not None:
+                made += self._write(files, queue, behind, _NOTHING)
+                files.sync()
+                self._remove_empty(disk, queue, behind.start)
+        return made
+
+    def _entries(self, queue: Queue, following: int) -> Iterator[tuple[int, int, int]]:
+        """Place, physical offset and size, up to what ends the queue behind ``following``."""
+        for at, raw in self._check.blocks(*queue):
+            for place, (offset, size, _) in enumerate(ENTRY.iter_unpack(raw), at):
+                if size > 0:
+                    yield place, offset, size
+                elif place >= following:
+                    return
+
+    def _write(self, files: Written, queue: Queue, places: range, entry: bytes) -> int:
+        """Over all entries but those that stand for no message; these only, where nothing is to be left."""
+        made = 0
+        for place in places:
+            found = self._check.entry(*queue, place)
+            if found is not None and (found[1] != PRE_BLANK_SIZE or entry == _NOTHING):
+                files.put(self._check.place_of(*queue, place), entry)
+                made += 1
+        return made
+
+    def _remove_empty(self, disk: Disk, queue: Queue, place: int) -> None:
+        """The last files of a queue in which nothing stands, from a place on: RocketMQ looks for a queue's
+        end in its last three."""
+        self._store.close()
+        files = self._store.queue_files(*queue)
+        while len(files) > 1 and files[-1].start >= place * ENTRY_BYTES and self._is_empty(files[-1]):
+            self._store.close()
+            disk.remove(files[-1].path)
+            disk.sync_dir(files[-1].path.rpartition("/")[0])
+            del files[-1]
+
+    def _is_empty(self, file: SegmentInfo) -> bool:
+        at = 0
+        while at < file.size and (data := self._store.data_from(file.path, at)):
+            raw = self._store.read(file.path, min(data[1] - data[0], 1 << 16), data[0])
+            if any(raw):
+                return False
+            at = data[0] + max(len(raw), 1)
+        return True
