@@ -71,10 +71,11 @@ def mend_queues(
             made += make_gone_files(disk, store, parser, dict.fromkeys(gone), told.size, end)
         store.close()  # under the names of files that it has open there are others now
         made += _mend_entries(store, parser, files, end) + _mend_dues(store, parser, files)
+        made += _fill_holes(store, parser, files)
         files.sync()  # before others open the same files
         made += complete_queues(disk, store, told, parser, end)
         store.close()  # a queue that begins anew has other files of the same names
-        made += _fill_holes(store, parser, files)
+        _fill_holes(store, parser, files)  # between what was entered: those count
         made += OddEntries(store, parser, end).mend(disk, files)  # by what is entered now
         return Mended(made, resized.done + len(resized.short), records)
     finally:

@@ -1,0 +1,219 @@
+"""The promise of a repair to right queue entries: none is judged by an odd one, or altered on the way.
+
+Of a whole log each record has its entry afterwards, whatever queue files say, and nothing else is entered.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from functools import cache
+from typing import NamedTuple
+
+import pytest
+
+from store.files.consume_queue import ENTRY_BYTES, PRE_BLANK
+from store.files.record import Record
+from store.offline.directory import StoreDirectory
+from store.offline.repair import repair
+from store.offline.verify import verify
+from tests.fakes.disk.memory import FaultyDisk, FaultyEnv
+from tests.loops import completed
+from tests.store.support import SEGMENT, config, message, opened, records_of
+
+PER_FILE = 200
+"""Bytes: ten entries."""
+QUEUES = [("T", 0), ("T", 1), ("U", 0), ("V", 3)]
+SHAPE = config(queue_file_bytes=PER_FILE)
+ROOT = "/store/consumequeue/"
+Place = tuple[str, int]
+"""A queue's file, and the byte in it."""
+
+
+class Base(NamedTuple):
+    """``entries``: all of the store; ``live``: places of the records that the log holds still."""
+
+    disk: FaultyDisk
+    entries: dict[Place, bytes]
+    live: set[Place]
+    following: dict[tuple[str, int], int]
+
+
+@cache
+def _base() -> Base:
+    """A store that was stopped, whose first segments expired."""
+    env, chance = FaultyEnv(), random.Random(7)
+
+    async def run() -> None:
+        async with opened(env, queue_file_bytes=PER_FILE) as store:
+            for number in range(260):
+                topic, queue_id = chance.choice(QUEUES)
+                body = "x" * chance.choice([4, 100])
+                store.put(message(body, topic=topic, queue_id=queue_id, uniq=f"U{number}"))
+            store.confirm(store.log.end)
+            await store.caught_up()
+
+    completed(run())
+    for start in range(0, 3 * SEGMENT, SEGMENT):
+        env.disk.remove(f"/store/commitlog/{start:020}")
+    env.disk.sync_dir("/store/commitlog")
+    repair(env.disk, "/store", [], config=SHAPE)  # of the index
+    assert verify(env.disk, "/store", SHAPE)["damage"] == []
+    live, following = set(), dict[tuple[str, int], int]()
+    with StoreDirectory(env.disk, "/store") as store:
+        for record in store.records():
+            assert isinstance(record, Record)
+            live.add(_place(record.topic, record.queue_id, record.queue_offset))
+            following[record.topic, record.queue_id] = record.queue_offset + 1
+    assert len(live) > 40
+    return Base(env.disk, dict(_entries(env.disk)), live, following)
+
+
+def _place(topic: str, queue_id: int, place: int) -> Place:
+    at = place * ENTRY_BYTES
+    return f"{ROOT}{topic}/{queue_id}/{at - at % PER_FILE:020}", at % PER_FILE
+
+
+def _entries(disk: FaultyDisk) -> Iterator[tuple[Place, bytes]]:
+    for path, node in disk.nodes.items():
+        if path.startswith(ROOT):
+            for at in range(0, len(node.cache), ENTRY_BYTES):
+                if any(node.cache[at : at + ENTRY_BYTES]):
+                    yield (path, at), bytes(node.cache[at : at + ENTRY_BYTES])
+
+
+def _damage(disk: FaultyDisk, chance: random.Random) -> None:
+    """Flips, swaps, zeros, files over others, noise."""
+    files = sorted(path for path in disk.nodes if path.startswith(ROOT))
+    for _ in range(chance.choice([1, 1, 2, 3])):
+        one, other = (disk.nodes[path].cache for path in chance.sample(files, 2))
+        at = chance.randrange(PER_FILE)
+        match chance.choice(["flip", "flip", "swap", "swap", "zeros", "over", "noise"]):
+            case "flip":
+                one[at] ^= 1 << chance.randrange(8)
+            case "swap":
+                one[:], other[:] = bytes(other), bytes(one)
+            case "over":
+                one[:], other[:] = bytes(other), bytes(PER_FILE)
+            case "zeros":
+                one[at : at + 40] = bytes(len(one[at : at + 40]))
+            case "noise":
+                one[at : at + 40] = chance.randbytes(len(one[at : at + 40]))
+
+
+def _right(disk: FaultyDisk, base: Base) -> set[Place]:
+    return {
+        (path, at)
+        for (path, at), entry in base.entries.items()
+        if path in disk.nodes and disk.nodes[path].cache[at : at + ENTRY_BYTES] == entry
+    }
+
+
+def _watch(disk: FaultyDisk, base: Base, kill_at: int) -> Callable[[str, str], int | None]:
+    """Sees all that was right at each write of a queue, and kills the process at one."""
+    right, writes = _right(disk, base), 0
+
+    def look(what: str, path: str) -> int | None:
+        nonlocal writes
+        if path.startswith(ROOT) and what in ("pwrite", "remove", "truncate", "sync", "replace"):
+            assert not right - _right(disk, base), f"{what} of {path}"
+            writes += 1
+            if writes == kill_at:
+                raise KeyboardInterrupt
+        return None
+
+    return look
+
+
+def _log(disk: FaultyDisk) -> dict[str, bytes]:
+    return {path: bytes(node.cache) for path, node in disk.nodes.items() if "/commitlog/" in path}
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_each_record_has_its_entry_and_no_right_one_was_altered(seed: int) -> None:
+    base, chance = _base(), random.Random(seed)
+    disk = base.disk.crash()
+    _damage(disk, chance)
+    right = _right(disk, base)
+    disk.fail = _watch(disk, base, chance.choice([0, 1, 3, 10]))
+    try:
+        repair(disk, "/store", [], config=SHAPE)
+    except KeyboardInterrupt:
+        disk.fail = _watch(disk, base, 0)
+    outcome = repair(disk, "/store", [], config=SHAPE)
+    assert outcome.left == []
+    assert verify(disk, "/store", SHAPE)["damage"] == []
+    assert base.live | right <= _right(disk, base)
+    assert _log(disk) == _log(base.disk)
+    with StoreDirectory(disk, "/store") as store:
+        ends = {queue: max(at for at, *_ in store.queue_entries(*queue)) + 1 for queue in QUEUES}
+    assert ends == base.following
+    before = dict(_entries(disk))
+    again = repair(disk, "/store", [], config=SHAPE)
+    assert (again.entries, again.left, dict(_entries(disk))) == (0, [], before)
+    if seed % 6 == 0:
+        _serves(disk.crash(), base)
+
+
+def _serves(disk: FaultyDisk, base: Base) -> None:
+    async def run() -> None:
+        async with opened(FaultyEnv(disk), queue_file_bytes=PER_FILE) as store:
+            assert {queue: store.max_queue_offset(*queue) for queue in QUEUES} == base.following
+            assert sum(len(records_of(store, *queue)) for queue in QUEUES) == len(base.live)
+
+    completed(run())
+
+
+def test_an_odd_entry_of_an_expired_message_stands_for_none() -> None:
+    base = _base()
+    disk = base.disk.crash()
+    first = min(at for path, at in base.live if path == min(path for path, _ in base.live))
+    path = min(path for path, _ in base.live)
+    at = first - ENTRY_BYTES
+    assert at >= 0
+    disk.nodes[path].cache[at + 2] ^= 4
+    assert [row["kind"] for row in verify(disk, "/store", SHAPE)["damage"]] == ["cq_dangling"]
+    outcome = repair(disk, "/store", [], config=SHAPE)
+    assert (outcome.entries, outcome.left) == (1, [])
+    wanted = base.entries | {(path, at): PRE_BLANK}
+    assert dict(_entries(disk)) == wanted
+
+
+def test_nothing_is_made_of_what_lies_behind_a_torn_tail() -> None:
+    """A power failure took a page of the log that was not synced, and the size of a new queue's file."""
+    base = _base()
+    disk = base.disk.crash()
+    env = FaultyEnv(disk)
+
+    async def run() -> FaultyDisk:
+        async with opened(env, queue_file_bytes=PER_FILE) as store:
+            await store.synced(store.log.end)
+            for number in range(20):
+                store.put(message("c" * 60, topic="C", queue_id=0, uniq=f"C{number}"))
+            store.confirm(store.log.end)
+            await store.caught_up()
+        return env.disk
+
+    disk = completed(run())
+    with StoreDirectory(disk, "/store") as store:
+        records = [item for item in store.records() if isinstance(item, Record) and item.topic == "C"]
+    torn = records[4].physical_offset
+    segment = disk.nodes[f"/store/commitlog/{torn - torn % SEGMENT:020}"].cache
+    segment[torn % SEGMENT + 30 : torn % SEGMENT + 130] = bytes(100)
+    disk.remove("/store/checkpoint")
+    disk.open("/store/abort", create=True).close()
+    for path in [path for path in disk.nodes if path.startswith(f"{ROOT}C/0/")]:
+        disk.nodes[path].cache[:] = b""
+        if not path.endswith("0" * 20):
+            disk.remove(path)
+    before = verify(disk, "/store", SHAPE)
+    assert (before["maxOffset"], before["tail"]["physicalOffset"]) == (torn, torn)
+    for _ in range(2):
+        repair(disk, "/store", [], config=SHAPE)
+        after = verify(disk, "/store", SHAPE)
+        assert (after["maxOffset"], after["tail"]) == (torn, before["tail"])
+        assert "unreadable_region" not in {row["kind"] for row in after["damage"]}
+        assert not disk.exists("/store/damagedRanges")
+        with StoreDirectory(disk, "/store") as store:
+            entered = [offset for _, offset, *_ in store.queue_entries("C", 0)]
+        assert entered == [record.physical_offset for record in records[:4]]
