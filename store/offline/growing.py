@@ -13,22 +13,25 @@ from store.files.consume_queue import ENTRY_BYTES, FILL_ENTRIES_MAX, PRE_BLANK
 from store.offline.directory import SegmentInfo
 from store.offline.queue_begins import FOLDER
 from store.offline.queue_places import Placed, Queue, Says, places_of
+from store.offline.queue_sizes import Told
 from store.offline.written import Written
 
 
 class Growing:
-    """``size``: of a queue's file, bytes; ``files``: those there are, all of this size and in a row.
+    """``told``: how large a queue's file is; ``files``: those there are, all of this size and in a row. Where
+    the size is not sure, none is made.
     ``_starts``, ``_stops``: the bytes of each queue at which its files begin and end."""
 
     def __init__(
-        self, disk: Disk, root: str, size: int, files: Mapping[Queue, Sequence[SegmentInfo]]
+        self, disk: Disk, root: str, told: Told, files: Mapping[Queue, Sequence[SegmentInfo]]
     ) -> None:
         self._disk = disk
         self._root = f"{root}/{FOLDER}"
-        self._size = size
+        self._size = told.size
+        self._sure = told.sure
         self._written = Written(disk)
         self._starts = {queue: own[0].start for queue, own in files.items() if own}
-        self._stops = {queue: own[-1].start + size for queue, own in files.items() if own}
+        self._stops = {queue: own[-1].start + told.size for queue, own in files.items() if own}
         self._folders: set[str] = set()
 
     def enter(self, item: Placed, entry: bytes) -> bool:
@@ -48,6 +51,8 @@ class Growing:
         if at < self._starts.get(queue, 0):
             return False
         if at >= self._stops.get(queue, 0):
+            if not self._sure:
+                return False
             self._grow(queue, at)
         file = self._written.open(self._path(queue, at - at % self._size))
         if any(file.pread(ENTRY_BYTES, at % self._size)):

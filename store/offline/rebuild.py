@@ -38,7 +38,7 @@ def complete_queues(disk: Disk, store: StoreDirectory, told: Told, parser: Dispa
         return 0
     files = {queue: store.queue_files(*queue) for queue in store.queues()}
     left = {queue for queue, own in files.items() if _gap(own) or not all(opens(told.size, f) for f in own)}
-    made, growing = 0, Growing(disk, store.root, told.size, files)
+    made, growing = 0, Growing(disk, store.root, told, files)
     try:
         for item in _to_enter(placed(store, end), left, files, told):
             record = item.record

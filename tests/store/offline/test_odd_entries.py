@@ -7,14 +7,19 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
+from dataclasses import fields
 from functools import cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
+from model.message import INNER_BATCH, INNER_NUM, encode_properties
 from store.files.consume_queue import ENTRY_BYTES, PRE_BLANK
 from store.files.record import Record
-from store.offline.directory import StoreDirectory
+from store.offline.directory import SegmentInfo, StoreDirectory
+from store.offline.growing import Growing
+from store.offline.queue_places import Placed, Says
+from store.offline.queue_sizes import Told
 from store.offline.repair import repair
 from store.offline.verify import verify
 from tests.fakes.disk.memory import FaultyDisk, FaultyEnv
@@ -26,6 +31,12 @@ PER_FILE = 200
 QUEUES = [("T", 0), ("T", 1), ("U", 0), ("V", 3)]
 SHAPE = config(queue_file_bytes=PER_FILE)
 ROOT = "/store/consumequeue/"
+BATCH: dict[str, Any] = {
+    "topic": "B",
+    "queue_offset": 8,
+    "sys_flag": INNER_BATCH,
+    "properties": encode_properties({INNER_NUM: "4"}),
+}
 Place = tuple[str, int]
 """A queue's file, and the byte in it."""
 
@@ -217,3 +228,21 @@ def test_nothing_is_made_of_what_lies_behind_a_torn_tail() -> None:
         with StoreDirectory(disk, "/store") as store:
             entered = [offset for _, offset, *_ in store.queue_entries("C", 0)]
         assert entered == [record.physical_offset for record in records[:4]]
+
+
+@pytest.mark.parametrize("sure", [True, False])
+def test_what_an_inner_batch_takes_makes_no_file_of_a_size_that_nobody_knows(sure: bool) -> None:
+    disk = FaultyEnv().disk
+    path = f"{ROOT}B/0/{0:020}"
+    disk.makedirs(path.rpartition("/")[0])
+    file = disk.open(path, create=True)
+    file.truncate(PER_FILE)
+    file.close()
+    record = Record(**{field.name: 0 for field in fields(Record)} | BATCH)
+    growing = Growing(disk, "/store", Told(PER_FILE, sure), {("B", 0): [SegmentInfo(0, PER_FILE, path)]})
+    entry = b"\x01" * ENTRY_BYTES
+    assert growing.enter(Placed(record, Says.RIGHT), entry)
+    growing.sync()
+    wanted = {(path, 160): entry, (path, 180): PRE_BLANK}
+    behind = {(f"{ROOT}B/0/{PER_FILE:020}", at): PRE_BLANK for at in (0, 20)}
+    assert dict(_entries(disk)) == (wanted | behind if sure else wanted)
