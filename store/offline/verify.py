@@ -264,6 +264,9 @@ class _Verification:
         if wrong is not None and wrong.found[1] == PRE_BLANK_SIZE:  # others are met by way of the queues
             text = f"entry {record.queue_offset} stands for no message"
             self._note(Damage("cq_missing", record.physical_offset, end, file, text))
+        elif wrong is not None and wrong.found[1] > 0 and 0 <= wrong.found[0] < self._segments[0].start:
+            text = f"entry {record.queue_offset} points before the log"  # as those of expired messages may
+            self._note(Damage("cq_wrong", record.physical_offset, end, file, text))
 
     def _is_entered(self, item: Placed) -> bool:
         """Has its queue an entry for a record, at a place that the record does not tell?"""
@@ -350,7 +353,7 @@ class _Verification:
         end, file = 0, f"consumequeue/{queue[0]}/{queue[1]}"
         beyond: list[Damage] = []  # of the log's end; no cut left those that others follow
         for index, offset, size, tags_code in self._store.queue_entries(*queue):
-            if offset < log_min:
+            if 0 <= offset < log_min:
                 end = index + 1
                 continue
             found = self._at(offset, size) if offset + size <= self._end else None
