@@ -139,18 +139,37 @@ def read_entries(file: QueueFile) -> Iterator[pa.RecordBatch]:
 def is_entered(location: str, place: tuple[str, int, int], offset: int) -> bool:
     """Does the entry at a place (topic, queue, queue offset) of a store name that physical offset? Of a topic
     with files of another kind nobody knows: it may. Raises OSError."""
-    topic, queue_id, queue_offset = place
     storage = open_storage(location)
     try:
-        if topic in names_in(storage, "batchconsumequeue"):
+        if place[0] in names_in(storage, "batchconsumequeue"):
             return True
-        folder, at = f"consumequeue/{topic}/{queue_id}", queue_offset * ENTRY_BYTES
-        there = topic in names_in(storage, "consumequeue")  # a damaged record's may be any text
-        names = [n for n in _names(storage, folder) if len(n) == 20 and int(n) <= at] if there else []
-        raw = storage.read(f"{folder}/{max(names)}", at - int(max(names)), ENTRY_BYTES) if names else b""
+        raw = _entry_of(storage, place)
         return len(raw) == ENTRY_BYTES and int(np.frombuffer(raw, dtype=_ENTRY)["offset"][0]) == offset
     finally:
         storage.close()
+
+
+def entry_at(location: str, place: tuple[str, int, int]) -> tuple[int, int, int] | None:
+    """Physical offset, bytes and tag code of the entry at a place (topic, queue, queue offset) of a store.
+    None: there is none that stands for a message. Raises OSError."""
+    storage = open_storage(location)
+    try:
+        raw = _entry_of(storage, place)
+    finally:
+        storage.close()
+    rows = np.frombuffer(raw if len(raw) == ENTRY_BYTES else b"", dtype=_ENTRY)
+    if not len(_written(rows)):
+        return None
+    return int(rows["offset"][0]), int(rows["size"][0]), int(rows["tags_code"][0])
+
+
+def _entry_of(storage: Storage, place: tuple[str, int, int]) -> bytes:
+    """Its bytes, as many as there are. Raises OSError."""
+    topic, queue_id, queue_offset = place
+    folder, at = f"consumequeue/{topic}/{queue_id}", queue_offset * ENTRY_BYTES
+    there = topic in names_in(storage, "consumequeue")  # a damaged record's may be any text
+    names = [n for n in _names(storage, folder) if len(n) == 20 and int(n) <= at] if there else []
+    return storage.read(f"{folder}/{max(names)}", at - int(max(names)), ENTRY_BYTES) if names else b""
 
 
 def entry_bytes(offset: Any, size: Any, tags_code: Any) -> Any:

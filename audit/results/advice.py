@@ -134,9 +134,10 @@ UNDECIDED: Final = Advice(
 )
 RECORD_OR_ENTRY: Final = Advice(
     Phase.STOPPED,
-    "A record there tells another queue, or place in it, than the entry that was made of it, and no replica "
-    "of which both agree has it so: which of them was changed is open. Give all replicas, or look in a "
-    "backup (keelmq backup restore). A repair would go by the record.",
+    "A record there tells another queue, place in it, tag, key or size than the entry that was made of it, "
+    "and no replica of which both agree has it so, or only fewer than have it otherwise: which of them was "
+    "changed is open. Give all replicas, or a ledger, or look in a backup (keelmq backup restore). A repair "
+    "would go by the record.",
 )
 FOLLOW: Final = Advice(
     Phase.STARTS,

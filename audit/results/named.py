@@ -9,12 +9,15 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
 from audit.findings import WARN, Finding, Spans
 from audit.intervals import Interval, joined, without
 from audit.reading.layout import Replica
+from audit.results.alike import Alike
 from audit.results.contradicted import contradicted
+from audit.results.outvoted import Outvoted
 
 _UNREADABLE: Final = frozenset(
     {
@@ -63,8 +66,9 @@ class Named:
         self.mendable: set[str] = set()
         self.linked = {f.replica for f in findings if f.kind == "same_file"}
         self._open: list[Interval] = []
+        alike = Alike(findings, replicas)
         for f in findings:
-            self._note_of_log(f)
+            self._note_of_log(f, alike)
         self._spans = self._spans_of_all()
         # What another has alike, whose entries say so too, is right, and the queue is what is wrong.
         told = contradicted(findings, replicas)
@@ -74,6 +78,12 @@ class Named:
         for f in told:
             self._note(f, f.replica)
             self._open.append((f.phys_offset, f.until))
+        self.outvoted = Outvoted(findings, replicas)
+        for name, span in self.outvoted.wrong:
+            self.stretches[name].add(span)
+            self.misleading.add(name)
+            self.mendable.add(name)
+            self._open.append(span)
         self._spans = self._spans_of_all()
         self._are_open = Spans((*span, True) for span in self._open)
         self._wrong = {r.name: joined([*self.stretches[r.name], *r.gaps]) for r in replicas}
@@ -86,12 +96,15 @@ class Named:
         others = (r for r in self._replicas if (r.name, *span) not in self.contradicted)
         return any(self.is_right(r, *span) for r in others)
 
-    def _note_of_log(self, f: Finding) -> None:
+    def _note_of_log(self, f: Finding, alike: Alike) -> None:
         borne = f.kind in _BORNE and f.severity == WARN and not f.ambiguous
         if borne or f.kind not in _OF_THE_LOG or _is_beside(f) or (f.kind == "queue_gap" and f.caused_by):
             return  # what a gap follows from names the copy where it is wrong, not from record to record
         for name in self.stretches if f.ambiguous else {f.replica} & self.stretches.keys():
             self._note(f, name)
+        for name, (begin, until) in () if f.ambiguous else alike.others(f):
+            self._note(replace(f, phys_offset=begin, until=until), name)
+            self._open.append((begin, until))  # that it is said by more copies proves nothing any more
 
     def _note(self, f: Finding, name: str) -> None:
         begin, end = (f.phys_offset, max(f.until, f.phys_offset + 1)) if f.phys_offset >= 0 else EVERYWHERE

@@ -198,7 +198,7 @@ class _Adviser:
             return kept.kept_words(f, own, of_bytes=f.kind in _BY_REPAIR)
         if f.kind in _BY_LOG and f.replica in self._cut_first:
             return advice.TOO_LONG
-        if self._right.is_contradicted(f):
+        if self._right.is_contradicted(f) or self._right.is_outvoted(f):
             return advice.RECORD_OR_ENTRY
         if f.kind.startswith("cq_") and f.phys_offset >= own.end:  # an index is made anew, queues go on
             return advice.BEHIND
@@ -296,7 +296,9 @@ class _Adviser:
             return advice.FOLLOW.and_also(advice.CUT)
         if f.kind == "acked_missing" and any(c.overlaps(f.phys_offset, f.until) for c in self._cut):
             return advice.IN_ANOTHER_SUFFIX
-        return advice.BY_HAND.get(f.kind, advice.OTHERWISE)
+        said = advice.BY_HAND.get(f.kind, advice.OTHERWISE)
+        is_open = said is advice.NO_GOOD_COPY and self._right.is_open(f.phys_offset, f.until)
+        return advice.UNDECIDED if is_open else said
 
     def _of_store(self, f: Finding, own: Replica) -> Advice | None:
         """What goes by all that the store holds, and the others; None if nothing does."""

@@ -103,7 +103,12 @@ class Right:
 
     def contradicts_entry(self, own: Replica) -> bool:
         """Has it a record that an entry of its own contradicts?"""
-        return any(name == own.name for name, *_ in self._named.contradicted)
+        told = {name for name, *_ in self._named.contradicted}
+        return own.name in told or any(name == own.name for name, _ in self._named.outvoted.wrong)
+
+    def is_outvoted(self, f: Finding) -> bool:
+        """Is it of a record that others outnumber whose own entries speak for it?"""
+        return f.kind == "bytes_differ" and any(f.overlaps(*span) for span in self._named.outvoted.spans)
 
     def is_open(self, begin: int, end: int) -> bool:
         """Are there copies that differ, and nothing tells which is right?"""

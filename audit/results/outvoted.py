@@ -1,0 +1,160 @@
+"""Where copies outnumber one that differs, was theirs changed after its entries were made?
+
+A queue's entry (size, tag code) and an index's (hashes of keys) were made of a record when it was written. If
+one in a store with the majority's bytes tells what the minority's record says and theirs does not, and none
+of the minority's tells otherwise than its record, their number proves nothing. What has no entry, as in an
+index that was not flushed, says nothing; what no entry covers only the vote can tell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from audit.findings import Finding
+from audit.intervals import Interval
+from audit.kinds.index import log_of
+from audit.reading.index_files import (
+    ENTRY,
+    ENTRY_BYTES,
+    HEADER_BYTES,
+    Head,
+    entries_max,
+    key_hash,
+    shapes,
+)
+from audit.reading.layout import Replica, record_at
+from audit.reading.queue_files import entry_at
+from audit.reading.record import Record, indexed_words, parse
+from audit.reading.storage import open_storage
+
+_LOOKED_MAX: Final = 1000
+"""Records that are read, of all rows."""
+_NEAR_MAX: Final = 256
+"""Entries of one record in an index that are read."""
+Shapes = dict[str, list[tuple[Head, int]]]
+
+
+class _Made(NamedTuple):
+    """What entries of a record have to tell."""
+
+    place: tuple[str, int, int]
+    entry: tuple[int, int, int]
+    hashes: frozenset[int]
+
+
+class Outvoted:
+    """Of one report. ``wrong``: the replicas whose records entries contradict so, with the stretches;
+    ``spans``: where."""
+
+    def __init__(self, findings: Sequence[Finding], replicas: Sequence[Replica]) -> None:
+        self._by_name = {r.name: r for r in replicas}
+        self._shapes: Shapes = {}
+        rows = (f for f in findings if f.kind == "bytes_differ" and f.replica in self._by_name)
+        told = {f.replica for f in findings if f.kind.startswith(("cq_", "index_"))}
+        self.wrong: set[tuple[str, Interval]] = set()
+        if told:
+            looked = 0
+            for f in rows:
+                for at, own in _records(self._by_name[f.replica], f):
+                    looked += 1
+                    if looked > _LOOKED_MAX:
+                        return
+                    self._weigh(f, at, own)
+
+    @property
+    def spans(self) -> set[Interval]:
+        return {span for _, span in self.wrong}
+
+    def _weigh(self, f: Finding, at: int, own: bytes) -> None:
+        minor = _made(own, at)
+        alike: list[Replica] = []
+        groups: dict[bytes, list[Replica]] = {}
+        for r in self._by_name.values():
+            if r.covers(at, at + 1):
+                raw = _bytes_of(r, at)
+                (alike if raw == own else groups.setdefault(raw, [])).append(r)
+        if minor is None or any(self._tells_otherwise(r, minor) for r in alike):
+            return
+        for raw, group in groups.items():
+            major = _made(raw, at)
+            if major is not None and any(self._speaks_for(r, minor, major) for r in group):
+                self.wrong |= {(r.name, (at, at + max(len(raw), len(own)))) for r in group}
+
+    def _speaks_for(self, r: Replica, minor: _Made, major: _Made) -> bool:
+        """Does an entry of its store tell what the one record says, and the other does not?"""
+        changed = (minor.place, minor.entry) != (major.place, major.entry)
+        if changed and self._entry(r, minor) == minor.entry:
+            return True
+        hashes = self._hashes(r, minor.entry[0])
+        return bool(hashes) and hashes <= minor.hashes and not hashes <= major.hashes
+
+    def _tells_otherwise(self, r: Replica, made: _Made) -> bool:
+        entry = self._entry(r, made)
+        return entry not in (None, made.entry) or not self._hashes(r, made.entry[0]) <= made.hashes
+
+    def _entry(self, r: Replica, made: _Made) -> tuple[int, int, int] | None:
+        try:
+            return entry_at(r.location, made.place)
+        except OSError:
+            return None
+
+    def _hashes(self, r: Replica, offset: int) -> frozenset[int]:
+        """Those of the entries that name a record, in the files of its store that can be read."""
+        storage = open_storage(r.location)
+        found: set[int] = set()
+        try:
+            if r.name not in self._shapes:
+                self._shapes[r.name] = shapes(storage, log_of(r))
+            for head, slots in self._shapes[r.name]:
+                count = min(head.following, entries_max(head.size, slots)) if slots else 0
+                begin = HEADER_BYTES + 4 * slots
+                low, high = 1, count
+                while low < high:  # they ascend along the log
+                    middle = (low + high) // 2
+                    raw = storage.read(head.file, begin + ENTRY_BYTES * middle, ENTRY_BYTES)
+                    if int.from_bytes(raw[4:12]) < offset:
+                        low = middle + 1
+                    else:
+                        high = middle
+                near = min(_NEAR_MAX, max(0, count - low)) * ENTRY_BYTES
+                raw = storage.read(head.file, begin + ENTRY_BYTES * low, near)
+                rows = np.frombuffer(raw[: len(raw) // ENTRY_BYTES * ENTRY_BYTES], ENTRY)
+                found.update(rows["hash"][rows["offset"] == offset].tolist())
+        except OSError:
+            return frozenset()
+        finally:
+            storage.close()
+        return frozenset(found)
+
+
+def _records(r: Replica, f: Finding) -> Iterator[tuple[int, bytes]]:
+    """The sound records of a row, up to what is none."""
+    at = f.phys_offset
+    while at < f.until and len(raw := _bytes_of(r, at)) > ENTRY_BYTES:
+        yield at, raw
+        at += len(raw)
+
+
+def _bytes_of(r: Replica, at: int) -> bytes:
+    try:
+        return record_at(r, at)
+    except OSError:
+        return b""
+
+
+def _made(raw: bytes, at: int) -> _Made | None:
+    """None: it is no record."""
+    record: Record | None = parse(raw, 0, at, at + len(raw)).record if raw else None
+    if record is None:
+        return None
+    words = indexed_words(raw)
+    tags = [f"T#{words.tags}"] if words.tags else []
+    keys = (record.uniq_key, *words.keys, *tags)
+    return _Made(
+        (record.topic, record.queue_id, record.queue_offset),
+        (record.offset, record.size, record.tags_code),
+        frozenset(key_hash(record.topic, key) for key in keys if key),
+    )
