@@ -184,6 +184,17 @@ ASIDE: Final = Advice(
     "(unpacked, if it is compressed; keep also what stands there). Audit again: that tells what fills the "
     "place where it stood.",
 )
+PUT_BACK: Final = Advice(
+    Phase.STOPPED,
+    "Its records go on behind where any replica's log has them. With its broker stopped, put this file back "
+    "under the name that they tell (file_corrupt tells it; move what stands there to another disk, and keep "
+    "it). Audit again before anything is started or repaired.",
+)
+PUT_BACK_FIRST: Final = Advice(
+    Phase.WAITS,
+    "A file in commitlog under another name goes on behind where any replica's log has its records: that "
+    "one's step comes first, as a start, or another store that leads, would give them up. Audit again then.",
+)
 TOO_LONG: Final = Advice(
     Phase.STOPPED,
     "With its broker stopped, copy this file to another disk, and keep it: what stands in it behind the "

@@ -4,17 +4,23 @@ a one before that is kept."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Final
 
 from audit.findings import Finding
+from audit.intervals import Interval
 from audit.kinds.acked import STRAYED
-from audit.reading.layout import Replica, Segment
+from audit.reading.layout import Replica, Segment, segment_reader
+from audit.reading.search import find_record
+from audit.reading.storage import open_storage
 from audit.results import advice
 from audit.results.advice import Advice
 from audit.results.stretches import is_blank_behind
 
 MISPLACED: Final = "phys_offset_mismatch"
+_LOOKED_BYTES: Final = 16 * 1024 * 1024
+"""Of a file of another name, behind where all logs end."""
 
 
 def is_lost(f: Finding) -> bool:
@@ -53,6 +59,31 @@ def bearers(findings: Sequence[Finding], replicas: Sequence[Replica]) -> set[str
 def is_held(r: Replica, f: Finding) -> bool:
     """Do files of wrong names, or misplaced records, hold what is lost?"""
     return any(f.overlaps(*span) for span in (*r.misnamed, *r.elsewhere))
+
+
+def reaching(replicas: Sequence[Replica]) -> dict[str, set[str]]:
+    """By replica, the files under another name of which the records go on behind where any log has them: that
+    another one has the segment's begin brings none of them back."""
+    held = {
+        r.name: {s.file for s, home in r.stray if home and _goes_on(r, s, home, replicas)} for r in replicas
+    }
+    return {name: files for name, files in held.items() if files}
+
+
+def _goes_on(r: Replica, file: Segment, home: Interval, replicas: Sequence[Replica]) -> bool:
+    begin, end = home
+    ends = [o.end for o in replicas if o.covers(begin, begin + 1)]
+    reach = max(ends, default=end)
+    if reach >= end:  # all of it is there, or nothing: then the file is the segment
+        return False
+    storage = open_storage(r.location)
+    try:
+        read = segment_reader(storage, replace(file, base=begin))
+        return find_record(read, reach, min(end, reach + _LOOKED_BYTES), end) >= 0
+    except OSError:
+        return False
+    finally:
+        storage.close()
 
 
 def kept_words(f: Finding, own: Replica, *, of_bytes: bool) -> Advice:

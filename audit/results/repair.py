@@ -123,9 +123,10 @@ class _Adviser:
             self._right.leave_out(self._anew)
         self._overwritten: Counter[str] = Counter()
         self._put_right: dict[tuple[str, str], _Told] = {}  # files of misplaced records
-        self._kept = kept.kept(findings, replicas)
+        self._reaching = kept.reaching(replicas)
+        self._kept = kept.kept(findings, replicas) | self._reaching.keys()
         self._cut_first = {r.name for r in replicas if kept.is_too_long(r)}
-        self._bearers = kept.bearers(findings, replicas)
+        self._bearers = kept.bearers(findings, replicas) | self._reaching.keys()
         self._leaves = _know_of_more(findings, self._replicas)
         self._lacks_all = any(_no_log_goes_on(f) and f.replica in self._replicas for f in findings)
 
@@ -145,6 +146,13 @@ class _Adviser:
         return 0 if holds else _rank(f)
 
     def of(self, f: Finding) -> list[_Told]:
+        """Nothing starts, or is given up, while a file holds more than any log."""
+        waits = [_Told(f.replica, "", advice.PUT_BACK_FIRST)] if self._reaching else []
+        gives_up = f.kind in advice.NOWHERE and self._is_nowhere(f)
+        told = waits if waits and gives_up else self._of(f)
+        return [waits[0] if waits and one.phase is Phase.STARTS else one for one in told]
+
+    def _of(self, f: Finding) -> list[_Told]:
         if kept.is_lost(f):
             return [_Told(f.replica, "", advice.IN_A_STRAY if self._is_in_a_stray(f) else advice.LOST)]
         if f.ambiguous:
@@ -156,7 +164,11 @@ class _Adviser:
         return found or [_Told(f.replica, "", self._by_hand(f, own))]
 
     def _is_in_a_stray(self, f: Finding) -> bool:
-        return kept.is_strayed(f) or any(kept.is_held(r, f) for r in self._replicas.values())
+        return (
+            bool(self._reaching)
+            or kept.is_strayed(f)
+            or any(kept.is_held(r, f) for r in self._replicas.values())
+        )
 
     def _by_command(self, f: Finding, own: Replica) -> list[_Told]:
         if own is self._anew and f.kind in _MADE_BY_ANEW:
@@ -303,6 +315,8 @@ class _Adviser:
     def _of_store(self, f: Finding, own: Replica) -> Advice | None:
         """What goes by all that the store holds, and the others; None if nothing does."""
         if kept.is_misnamed(f):
+            if f.segment in self._reaching.get(own.name, ()):
+                return advice.PUT_BACK
             return advice.TOO_LONG if f.segment in {s.file for s in kept.too_long(own)} else advice.ASIDE
         if f.kind in _REJOINS and any(cut.replica == own.name for cut in self._cut):
             return advice.SUFFIX

@@ -11,7 +11,7 @@ from audit.results.repair import steps
 from audit.run import Report
 from tests.audit.plants import ledger_at, make, run_local
 from tests.audit.results.advised import do
-from tests.audit.stores import SEGMENT
+from tests.audit.stores import SEGMENT, cut
 
 FIRST = f"{0:020d}"
 
@@ -74,3 +74,41 @@ def test_where_a_part_of_a_file_is_another_segments_the_step_says_what_to_do_wit
     report = run_local(stores, ledger)
     told = [step.why for step in steps(report.findings, report.replicas) if step.replica == "r1"]
     assert any("Send again from there what is lost" in why for why in told)
+
+
+@pytest.mark.parametrize("with_ledger", [True, False])
+def test_what_goes_on_behind_all_logs_is_put_back_though_one_has_its_begin(
+    tmp_path: Path, with_ledger: bool
+) -> None:
+    """No step starts a broker, or repairs that store, before: the one that has the begin would lead."""
+    stores, writer, _ = make(tmp_path)
+    ledger = ledger_at(tmp_path, writer.rows) if with_ledger else None
+    base = (writer.end - 1) // SEGMENT * SEGMENT
+    ends = [int(str(row["phys_offset"])) for row in writer.rows if int(str(row["phys_offset"])) > base]
+    cut(stores[1], ends[1])
+    (stores[1] / "abort").touch()
+    files = {store: (store / "commitlog" / f"{base:020d}").read_bytes() for store in (stores[0], stores[2])}
+    for store in files:
+        (store / "commitlog" / f"{base:020d}").rename(store / "commitlog" / f"{base:020d}.old")
+    report = run_local(stores, ledger)
+    told = steps(report.findings, report.replicas)
+    back = {
+        step.replica for step in told if "put this file back under" in step.why and "go on behind" in step.why
+    }
+    assert back == {"r0", "r2"}
+    assert not any("Start its broker" in step.why or "has to lead" in step.why for step in told)
+    assert not any("have to send them again" in step.why or "backup" in step.why for step in told)
+    assert not any(step.command for step in told if step.replica in back)
+    for store in files:
+        (store / "commitlog" / f"{base:020d}.old").rename(store / "commitlog" / f"{base:020d}")
+    again = run_local(stores, ledger)
+    assert not any(f.kind == "acked_missing" and f.copies == 0 for f in again.findings)
+
+
+def test_a_copy_of_the_last_segment_that_holds_no_more_keeps_nothing_from_its_step(tmp_path: Path) -> None:
+    stores, writer, _ = make(tmp_path)
+    base = (writer.end - 1) // SEGMENT * SEGMENT
+    path = stores[0] / "commitlog" / f"{base:020d}"
+    path.rename(path.with_name(path.name + ".old"))
+    report = run_local(stores, None)
+    assert not any("go on behind" in s.why for s in steps(report.findings, report.replicas))
