@@ -18,6 +18,7 @@ from audit.tables import Entered
 
 KINDS: Final = frozenset({"cq_wrong", "cq_missing", "cq_dangling"})
 NO_ENTRY: Final = "no entry"
+NO_QUEUE: Final = "no such queue"
 Place = tuple[str, int, int]
 Row = dict[str, Any]
 
@@ -133,7 +134,7 @@ def absent(
                 queue_id=row["queue_id"],
                 queue_offset=row["queue_offset"],
                 expected=f"entries of {records} records",
-                found="no such queue",
+                found=NO_QUEUE,
                 records=records,
             )
         )

@@ -26,6 +26,8 @@ from audit.reading.storage import Storage, names_in, open_storage
 
 ENTRY_BYTES: Final = 20
 EXTENSION_BELOW: Final = -(1 << 31)
+_PLACE_BYTES_MAX: Final = 1 << 62
+"""No queue reaches so far; a damaged record may say so."""
 _ENTRY: Final = np.dtype([("offset", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
 assert _ENTRY.itemsize == ENTRY_BYTES, "an entry as it stands in the file"
 _PRE_BLANK_SIZE: Final = 0x7FFFFFFF
@@ -167,6 +169,8 @@ def _entry_of(storage: Storage, place: tuple[str, int, int]) -> bytes:
     """Its bytes, as many as there are. Raises OSError."""
     topic, queue_id, queue_offset = place
     folder, at = f"consumequeue/{topic}/{queue_id}", queue_offset * ENTRY_BYTES
+    if not 0 <= at < _PLACE_BYTES_MAX:
+        return b""
     there = topic in names_in(storage, "consumequeue")  # a damaged record's may be any text
     names = [n for n in _names(storage, folder) if len(n) == 20 and int(n) <= at] if there else []
     return storage.read(f"{folder}/{max(names)}", at - int(max(names)), ENTRY_BYTES) if names else b""

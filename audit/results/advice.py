@@ -195,6 +195,18 @@ PUT_BACK_FIRST: Final = Advice(
     "A file in commitlog under another name goes on behind where any replica's log has its records: that "
     "one's step comes first, as a start, or another store that leads, would give them up. Audit again then.",
 )
+
+
+def folder_away(folder: str) -> Advice:
+    """``folder``: below the store."""
+    return Advice(
+        Phase.STOPPED,
+        f"With its broker stopped, move the folder {folder} out of the store, and keep it: its entries are "
+        "of another queue, which has no folder. Then the repair of this store makes that queue anew; before, "
+        "it would end with exit code 2 each time.",
+    )
+
+
 TOO_LONG: Final = Advice(
     Phase.STOPPED,
     "With its broker stopped, copy this file to another disk, and keep it: what stands in it behind the "

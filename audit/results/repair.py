@@ -17,7 +17,7 @@ from audit.kinds.borders import around_of
 from audit.kinds.files import is_behind
 from audit.reading.beside import EPOCHS
 from audit.reading.layout import CHECKPOINT, Replica
-from audit.results import advice, commands, kept
+from audit.results import advice, commands, folders, kept
 from audit.results.advice import Advice, Phase
 from audit.results.parts import by_segment, parts
 from audit.results.right import Right, is_repairable
@@ -128,6 +128,7 @@ class _Adviser:
         self._cut_first = {r.name for r in replicas if kept.is_too_long(r)}
         self._bearers = kept.bearers(findings, replicas) | self._reaching.keys()
         self._leaves = _know_of_more(findings, self._replicas)
+        self._moved_folders = folders.moved(findings, replicas)
         self._lacks_all = any(_no_log_goes_on(f) and f.replica in self._replicas for f in findings)
 
     def _first_anew(self, findings: Sequence[Finding]) -> tuple[Replica | None, Replica | None]:
@@ -143,7 +144,10 @@ class _Adviser:
         """What holds lost messages, or may, comes before the step that they are given."""
         strays = kept.is_misnamed(f) or f.kind == kept.MISPLACED
         holds = (strays and f.replica in self._bearers) or f.kind == "files_unseen"
-        return 0 if holds else _rank(f)
+        return 0 if holds or self._is_of_moved_folder(f) else _rank(f)
+
+    def _is_of_moved_folder(self, f: Finding) -> bool:
+        return f.kind == "cq_dangling" and (f.replica, f.topic, f.queue_id) in self._moved_folders
 
     def of(self, f: Finding) -> list[_Told]:
         """Nothing starts, or is given up, while a file holds more than any log."""
@@ -210,6 +214,8 @@ class _Adviser:
             return kept.kept_words(f, own, of_bytes=f.kind in _BY_REPAIR)
         if f.kind in _BY_LOG and f.replica in self._cut_first:
             return advice.TOO_LONG
+        if self._is_of_moved_folder(f):
+            return advice.folder_away(f"consumequeue/{f.topic}/{f.queue_id}")
         if self._right.is_contradicted(f) or self._right.is_outvoted(f):
             return advice.RECORD_OR_ENTRY
         if f.kind.startswith("cq_") and f.phys_offset >= own.end:  # an index is made anew, queues go on
