@@ -6,6 +6,8 @@ import shutil
 from pathlib import Path
 
 from audit.results.repair import Step, steps
+from runtime.os_env import OsDisk
+from store.offline.repair import repair
 from tests.audit.plants import make_queued, run_local
 from tests.audit.results.advised import reads
 from tests.audit.results.test_contradicted import _records
@@ -32,6 +34,19 @@ def _tag(stores: list[Path], changed: int) -> tuple[int, int]:
 def test_a_tag_that_is_wrong_in_two_of_three_is_open(tmp_path: Path) -> None:
     stores, _ = make_queued(tmp_path, 3)
     begin, until = _tag(stores, 2)
+    report = run_local(stores, None)
+    told = steps(report.findings, report.replicas)
+    assert not _touching(told, begin, until)
+    assert {step.replica for step in told if "than the entry that was made" in step.why} == {"r0", "r1", "r2"}
+
+
+def test_a_key_is_told_by_the_indexes(tmp_path: Path) -> None:
+    stores, _ = make_queued(tmp_path, 3)
+    for store in stores:
+        assert repair(OsDisk(), str(store), []).indexed
+    begin, until = _records(stores[0], 25)[22]
+    for store in stores[:2]:
+        _change(store, begin, until, b"UNIQ_KEY\x01")
     report = run_local(stores, None)
     told = steps(report.findings, report.replicas)
     assert not _touching(told, begin, until)
