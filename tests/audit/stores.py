@@ -247,3 +247,13 @@ def found(*roots: Path) -> list[Replica]:
     replicas = [load(StoreSpec(root.name, str(root))) for root in roots]
     find_ends(replicas)
     return replicas
+
+
+def first_records(store: Path, count: int) -> list[tuple[int, int]]:
+    """Where the first records of a log begin and end."""
+    found, at = [], 0
+    for _ in range(count):
+        size = struct.unpack(">i", look(store, at, 4))[0]
+        found.append((at, at + size))
+        at += size
+    return found

@@ -11,8 +11,7 @@ import pytest
 from audit.results.repair import Step, steps
 from tests.audit.plants import make_queued, run_local
 from tests.audit.results.advised import reads
-from tests.audit.results.test_contradicted import _records
-from tests.audit.stores import look, patch
+from tests.audit.stores import first_records, look, patch
 
 
 def _no_entries(store: Path) -> None:
@@ -30,7 +29,7 @@ def test_a_place_that_is_wrong_in_two_of_three_is_put_over_nobodys(
     tmp_path: Path, byte: int, value: int
 ) -> None:
     stores, _ = make_queued(tmp_path, 3)
-    begin, until = _records(stores[0], 25)[22]
+    begin, until = first_records(stores[0], 25)[22]
     for store in stores:
         _no_entries(store)
     for store in stores[:2]:
@@ -46,7 +45,7 @@ def test_a_place_that_is_wrong_in_two_of_three_is_put_over_nobodys(
 def test_what_else_those_copies_have_is_taken(tmp_path: Path) -> None:
     """A gap reaches over records that all have alike."""
     stores, _ = make_queued(tmp_path, 3)
-    spans = _records(stores[0], 25)
+    spans = first_records(stores[0], 25)
     for store in stores:
         _no_entries(store)
     for store in stores[:2]:
@@ -60,7 +59,7 @@ def test_what_else_those_copies_have_is_taken(tmp_path: Path) -> None:
 def test_nor_is_a_copy_wrong_that_differs_in_something_else(tmp_path: Path) -> None:
     """A place is skipped in all copies; that one of them has another flag there says nothing of it."""
     stores, _ = make_queued(tmp_path, 3)
-    begin, until = _records(stores[0], 25)[22]
+    begin, until = first_records(stores[0], 25)[22]
     for store in stores:
         _no_entries(store)
         patch(store, begin + 15, b"\x07")
@@ -74,7 +73,7 @@ def test_nor_is_a_copy_wrong_that_differs_in_something_else(tmp_path: Path) -> N
 def test_of_a_damaged_copy_it_is_said_that_the_others_are_open(tmp_path: Path) -> None:
     """Not that no copy is good: one of the two that differ is."""
     stores, _ = make_queued(tmp_path, 3)
-    begin, _ = _records(stores[0], 25)[22]
+    begin, _ = first_records(stores[0], 25)[22]
     patch(stores[1], begin + 90, b"\xff")
     patch(stores[2], begin + 19, b"\x01")
     report = run_local(stores, None)

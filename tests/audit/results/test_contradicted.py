@@ -3,22 +3,12 @@ otherwise."""
 
 from __future__ import annotations
 
-import struct
 from pathlib import Path
 
 from audit.results.repair import steps
 from tests.audit.plants import make_queued, run_local
 from tests.audit.results.advised import reads
-from tests.audit.stores import look, patch
-
-
-def _records(store: Path, count: int) -> list[tuple[int, int]]:
-    found, at = [], 0
-    for _ in range(count):
-        size = struct.unpack(">i", look(store, at, 4))[0]
-        found.append((at, at + size))
-        at += size
-    return found
+from tests.audit.stores import first_records, look, patch
 
 
 def _another_place(store: Path, at: int) -> None:
@@ -28,7 +18,7 @@ def _another_place(store: Path, at: int) -> None:
 
 def test_under_the_others_damage_it_is_left_out(tmp_path: Path) -> None:
     stores, _ = make_queued(tmp_path, 2)
-    spans = _records(stores[0], 25)
+    spans = first_records(stores[0], 25)
     begin, until = spans[22]
     patch(stores[0], spans[20][0], bytes(spans[24][0] - spans[20][0]))
     _another_place(stores[1], begin)
@@ -44,7 +34,7 @@ def test_under_the_others_damage_it_is_left_out(tmp_path: Path) -> None:
 def test_what_another_has_alike_is_right_and_its_queue_wrong(tmp_path: Path) -> None:
     """The entries of one store are made of it again, whatever they said."""
     stores, _ = make_queued(tmp_path, 3)
-    spans = _records(stores[0], 25)
+    spans = first_records(stores[0], 25)
     patch(stores[0], spans[20][0], bytes(spans[24][0] - spans[20][0]))
     path = stores[1] / "consumequeue" / "T" / "0" / f"{200:020d}"
     raw = bytearray(path.read_bytes())
@@ -59,7 +49,7 @@ def test_what_another_has_alike_is_right_and_its_queue_wrong(tmp_path: Path) -> 
 def test_one_wrong_place_in_all_copies_is_one_error(tmp_path: Path) -> None:
     """Its entries follow from it, and no number is larger than the log has places."""
     stores, _ = make_queued(tmp_path, 3)
-    [(begin, _)] = _records(stores[0], 23)[22:]
+    [(begin, _)] = first_records(stores[0], 23)[22:]
     for store in stores:
         _another_place(store, begin)
     report = run_local(stores, None)
@@ -73,7 +63,7 @@ def test_one_wrong_place_in_all_copies_is_one_error(tmp_path: Path) -> None:
 def test_a_majority_that_its_own_entries_contradict_is_taken_by_nobody(tmp_path: Path) -> None:
     """Two of three logs tell the place of another record, and the queues of all tell the right one."""
     stores, _ = make_queued(tmp_path, 3)
-    begin, until = _records(stores[0], 25)[22]
+    begin, until = first_records(stores[0], 25)[22]
     for store in stores[:2]:
         patch(store, begin + 27, b"\x01")
     report = run_local(stores, None)
@@ -91,7 +81,7 @@ def _another_topic(store: Path, begin: int, until: int) -> None:
 def test_nor_one_of_another_topic_that_has_no_queue(tmp_path: Path) -> None:
     """Two of three logs have the message in a topic without files: no finding says that an entry lacks."""
     stores, _ = make_queued(tmp_path, 3)
-    begin, until = _records(stores[0], 25)[22]
+    begin, until = first_records(stores[0], 25)[22]
     for store in stores[:2]:
         _another_topic(store, begin, until)
     report = run_local(stores, None)
@@ -104,7 +94,7 @@ def test_nor_one_of_another_topic_that_has_no_queue(tmp_path: Path) -> None:
 def test_what_else_a_contradicted_store_lacks_is_taken_without_a_repair(tmp_path: Path) -> None:
     """Its queues would be made of the record that they contradict."""
     stores, _ = make_queued(tmp_path, 3)
-    spans = _records(stores[0], 25)
+    spans = first_records(stores[0], 25)
     for store in stores:
         _another_topic(store, *spans[22])
     patch(stores[1], spans[10][0], bytes(spans[11][0] - spans[10][0]))

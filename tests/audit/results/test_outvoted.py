@@ -10,8 +10,7 @@ from runtime.os_env import OsDisk
 from store.offline.repair import repair
 from tests.audit.plants import make_queued, run_local
 from tests.audit.results.advised import reads
-from tests.audit.results.test_contradicted import _records
-from tests.audit.stores import look, patch, queue_file
+from tests.audit.stores import first_records, look, patch, queue_file
 
 
 def _change(store: Path, begin: int, until: int, mark: bytes) -> None:
@@ -25,7 +24,7 @@ def _touching(told: list[Step], begin: int, until: int) -> list[Step]:
 
 
 def _tag(stores: list[Path], changed: int) -> tuple[int, int]:
-    begin, until = _records(stores[0], 25)[22]
+    begin, until = first_records(stores[0], 25)[22]
     for store in stores[:changed]:
         _change(store, begin, until, b"TAGS\x01")
     return begin, until
@@ -44,7 +43,7 @@ def test_a_key_is_told_by_the_indexes(tmp_path: Path) -> None:
     stores, _ = make_queued(tmp_path, 3)
     for store in stores:
         assert repair(OsDisk(), str(store), []).indexed
-    begin, until = _records(stores[0], 25)[22]
+    begin, until = first_records(stores[0], 25)[22]
     for store in stores[:2]:
         _change(store, begin, until, b"UNIQ_KEY\x01")
     report = run_local(stores, None)
@@ -79,7 +78,7 @@ def test_entries_of_the_outvoted_copy_that_contradict_it_leave_it_to_the_vote(tm
 def test_what_no_entry_covers_is_left_to_the_vote(tmp_path: Path) -> None:
     """Also where an entry of one of the many is wrong: it speaks for no other record."""
     stores, _ = make_queued(tmp_path, 3)
-    begin, _ = _records(stores[0], 25)[22]
+    begin, _ = first_records(stores[0], 25)[22]
     patch(stores[2], begin + 19, b"\x01")
     path = queue_file(stores[0], "T", 0, 11)
     raw = bytearray(path.read_bytes())
