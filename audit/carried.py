@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from audit.reading.queue_files import Queue
+from audit.reading.derived.queue_files import Queue
 from audit.tables import COPIES, QUEUES, ScannedLog, View
 from model.errors import ConfigError
 

@@ -17,8 +17,8 @@ import pyarrow as pa
 from audit.intervals import Interval, joined
 from audit.parts import Spool
 from audit.reading.layout import Replica, segment_reader
-from audit.reading.record import RECORD_BYTES_MAX, RECORD_BYTES_MIN, Parsed, Record, parse
-from audit.reading.search import Read, Search, sync
+from audit.reading.records.record import RECORD_BYTES_MAX, RECORD_BYTES_MIN, Parsed, Record, parse
+from audit.reading.records.search import Read, Search, sync
 from audit.reading.storage import open_storage
 
 STEPS_MAX: Final = 200_000

@@ -28,10 +28,10 @@ from audit.once import Once
 from audit.parts import Folder
 from audit.places import Places
 from audit.queues import RUNS_MAX, begins_again
-from audit.reading.beside import Beside
-from audit.reading.index_files import IndexTask
+from audit.reading.derived.index_files import IndexTask
+from audit.reading.derived.queue_files import Queue, QueueFolder, last_named, look
 from audit.reading.layout import ALL, Replica
-from audit.reading.queue_files import Queue, QueueFolder, last_named, look
+from audit.reading.small.beside import Beside
 from audit.tables import Engine, EngineError, EntryBounds, ScannedLog, Tail, View
 from audit.trusted_files import NOWHERE, TrustedFiles
 

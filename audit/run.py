@@ -24,9 +24,9 @@ from audit.kinds.facts import Facts
 from audit.ledger import Ledger, read_ledger
 from audit.questions import Before, Questions
 from audit.reading.aside import settle
-from audit.reading.beside import look_beside
 from audit.reading.layout import Replica, leave_out_removed, leave_out_unreadable, load
 from audit.reading.reachable import refuse_unreachable
+from audit.reading.small.beside import look_beside
 from audit.reading.storage import StoreSpec, open_storage, shown, without_secrets
 from audit.results.evidence import Evidence, evidence
 from audit.results.losses import Window, windows

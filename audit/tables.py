@@ -16,15 +16,15 @@ import pyarrow.compute as pc
 
 from audit.intervals import Interval
 from audit.ledger import Ledger
-from audit.reading.derived import DerivedTask
-from audit.reading.index_files import IndexTask
-from audit.reading.plain import Plain
-from audit.reading.queue_files import Queue, QueueFile
-from audit.reading.queue_prefix import PrefixTask
-from audit.reading.record import Damage, Record
-from audit.reading.scan import Chunk, digests, scan, scan_columns
+from audit.reading.derived.index_files import IndexTask
+from audit.reading.derived.others import DerivedTask
+from audit.reading.derived.queue_files import Queue, QueueFile
+from audit.reading.derived.queue_prefix import PrefixTask
+from audit.reading.records.plain import Plain
+from audit.reading.records.record import Damage, Record
+from audit.reading.records.scan import Chunk, digests, scan, scan_columns
+from audit.reading.records.transactions import OP_TAGS_CODE, OP_TOPIC, ended
 from audit.reading.storage import open_storage
-from audit.reading.transactions import OP_TAGS_CODE, OP_TOPIC, ended
 from model.errors import MqError
 
 RECORD: Final = 0
@@ -47,7 +47,7 @@ LOG: Final = pa.schema(
         ("plain_crc", pa.int64()),
         ("sys_flag", pa.int32()),
         ("advance", pa.int32()),
-        ("tags_code", pa.int64()),  # of ENDED: how, as ``audit.reading.transactions`` has it
+        ("tags_code", pa.int64()),  # of ENDED: how, as ``audit.reading.records.transactions`` has it
         ("kind", pa.string()),  # of a damage
         ("expected", pa.string()),
         ("found", pa.string()),

@@ -16,10 +16,10 @@ import pyarrow as pa
 
 from audit.carried import bytes_of, replace, rows_of
 from audit.findings import INFO, Finding, as_text
-from audit.reading.index_files import IndexTask
+from audit.reading.derived.index_files import IndexTask
+from audit.reading.derived.queue_files import QueueFile, look
+from audit.reading.derived.queue_prefix import PrefixTask
 from audit.reading.layout import Replica
-from audit.reading.queue_files import QueueFile, look
-from audit.reading.queue_prefix import PrefixTask
 from audit.reading.storage import Storage, open_storage
 from audit.sources.location import identity
 from audit.tables import Engine

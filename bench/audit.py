@@ -33,7 +33,7 @@ sys.path.insert(0, str(ROOT))
 
 from audit.engines.local import LocalEngine  # noqa: E402
 from audit.engines.spill import SpillTask, spill_scan  # noqa: E402
-from audit.reading.record import MAGIC_BLANK, MAGIC_V1  # noqa: E402
+from audit.reading.records.record import MAGIC_BLANK, MAGIC_V1  # noqa: E402
 from audit.tables import Task, run_digests, run_scan  # noqa: E402
 from bench.plot import lines_svg  # noqa: E402
 from bench.provenance import machine  # noqa: E402

@@ -37,7 +37,7 @@ from admin.local.cluster import LocalCluster  # noqa: E402
 from admin.tls import client_env  # noqa: E402
 from audit.continuous import ENDS, HISTORY  # noqa: E402
 from audit.findings import ERROR, EXIT_CODES  # noqa: E402
-from audit.reading.record import MAGIC_BLANK  # noqa: E402
+from audit.reading.records.record import MAGIC_BLANK  # noqa: E402
 from bench.provenance import machine  # noqa: E402
 from chaos.drills import ledger  # noqa: E402
 from chaos.drills.campaign import CampaignPlan, campaign_line, run_campaign  # noqa: E402

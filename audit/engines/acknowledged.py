@@ -18,7 +18,7 @@ from audit.intervals import Interval
 from audit.ledger import Ledger
 from audit.ledger_columns import LEDGER, WAITING_TOPIC
 from audit.parts import Folder, Parts
-from audit.reading.transactions import COMMITTED, HALF_TOPIC, OPEN, ROLLED_BACK, UNTOLD
+from audit.reading.records.transactions import COMMITTED, HALF_TOPIC, OPEN, ROLLED_BACK, UNTOLD
 from audit.tables import ACKED, Again, SearchedView, Tail, View
 from model.message import COMPRESSED, TRANSACTION_MASK, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
 

@@ -15,8 +15,8 @@ import pyarrow.compute as pc
 
 from audit.numbers import differences
 from audit.parts import Folder, Parts
-from audit.reading.queue_files import ENTRIES, EXTENSION_BELOW, Queue, QueueFile, read_entries
-from audit.reading.record import STORED_FROM
+from audit.reading.derived.queue_files import ENTRIES, EXTENSION_BELOW, Queue, QueueFile, read_entries
+from audit.reading.records.record import STORED_FROM
 from audit.tables import LACKING, UNENTERED, Entered, EntryBounds
 from model.message import LMQ_PREFIX, SCHEDULE_TOPIC
 

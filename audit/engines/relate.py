@@ -21,8 +21,8 @@ from audit.engines.spill import EVERYWHERE, Rows, Spilled, others_of, spill
 from audit.ledger import Ledger
 from audit.numbers import sums
 from audit.parts import Folder, Parts, hashes
+from audit.reading.derived.queue_files import QueueFile
 from audit.reading.history import REFUSED, UNKNOWN
-from audit.reading.queue_files import QueueFile
 from audit.tables import (
     COPIES,
     DUPLICATES,

@@ -11,8 +11,8 @@ from itertools import pairwise
 from typing import Final
 
 from audit.engines.told import Slice
-from audit.reading.queue_files import ENTRY_BYTES, Queue, QueueFile
-from audit.reading.queue_slices import SliceTask
+from audit.reading.derived.queue_files import ENTRY_BYTES, Queue, QueueFile
+from audit.reading.derived.queue_slices import SliceTask
 from audit.tables import EntryBounds
 from model.message import LMQ_PREFIX, SCHEDULE_TOPIC
 

@@ -45,14 +45,14 @@ from audit.engines.spill import MISPLACED as MISPLACED_KIND
 from audit.intervals import Interval
 from audit.ledger import Ledger
 from audit.parts import Folder
-from audit.reading.derived import DerivedTask
+from audit.reading.derived.index_files import INDEX, INDEX_ORDER, IndexTask
+from audit.reading.derived.others import DerivedTask
+from audit.reading.derived.queue_files import ENTRIES, Queue, QueueFile
+from audit.reading.derived.queue_prefix import PREFIX, PrefixTask
+from audit.reading.derived.queue_slices import PROVED, SliceTask
 from audit.reading.history import REFUSED, UNKNOWN
-from audit.reading.index_files import INDEX, INDEX_ORDER, IndexTask
-from audit.reading.queue_files import ENTRIES, Queue, QueueFile
-from audit.reading.queue_prefix import PREFIX, PrefixTask
-from audit.reading.queue_slices import PROVED, SliceTask
-from audit.reading.scan import DIGEST_BYTES
-from audit.reading.transactions import OPEN
+from audit.reading.records.scan import DIGEST_BYTES
+from audit.reading.records.transactions import OPEN
 from audit.tables import (
     ACKED,
     COMPARED,

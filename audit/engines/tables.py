@@ -26,11 +26,11 @@ from audit.engines.options import NAME
 from audit.intervals import Interval, in_both
 from audit.plan import CHUNK_BYTES_MIN, covered, tasks
 from audit.reading.aside import find_own_ends
-from audit.reading.beside import look_beside
-from audit.reading.index_rows import INDEXED, index_parts, read_index
+from audit.reading.derived.index_rows import INDEXED, index_parts, read_index
+from audit.reading.derived.queue_files import ENTRIES, QueueFile, look, read_entries
 from audit.reading.layout import Replica, Segment, bytes_at, load
-from audit.reading.queue_files import ENTRIES, QueueFile, look, read_entries
-from audit.reading.record import RECORD_BYTES_MAX, Record, parse
+from audit.reading.records.record import RECORD_BYTES_MAX, Record, parse
+from audit.reading.small.beside import look_beside
 from audit.reading.storage import StoreSpec, parse_stores
 from audit.tables import DAMAGE, DIGEST, LOG, Task, run_digests, run_scan, scanned_records
 from model.errors import ConfigError

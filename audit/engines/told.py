@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from audit.engines.pieces import OF_QUEUES, unpacked
 from audit.engines.queue_runs import QueueRuns
-from audit.reading.queue_files import Queue
+from audit.reading.derived.queue_files import Queue
 from audit.tables import EXTENTS, LOG, QUEUES, RUNS, EngineError, View
 
 ROWS_MAX: Final = 250_000

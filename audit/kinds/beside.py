@@ -13,9 +13,7 @@ from audit.findings import ERROR, WARN, Finding
 from audit.intervals import Interval
 from audit.kinds.damage import Sound
 from audit.kinds.facts import Facts
-from audit.reading.beside import EPOCHS, IDENTITY, TIMERCHECK, WHEEL, Beside
-from audit.reading.config_tables import SUFFIX
-from audit.reading.last_writer import BOOT
+from audit.reading.derived.queue_files import Queue
 from audit.reading.layout import (
     ALL,
     BLANK_CHECKPOINT,
@@ -24,7 +22,9 @@ from audit.reading.layout import (
     UNMARKED_CHECKPOINT,
     Replica,
 )
-from audit.reading.queue_files import Queue
+from audit.reading.small.beside import EPOCHS, IDENTITY, TIMERCHECK, WHEEL, Beside
+from audit.reading.small.config_tables import SUFFIX
+from audit.reading.small.last_writer import BOOT
 from model.message import LMQ_PREFIX
 
 _ALWAYS: Final = frozenset({CHECKPOINT, IDENTITY})

@@ -12,9 +12,9 @@ from typing import Final
 from audit.kinds.witnesses import backwards, records
 from audit.numbers import LAST
 from audit.queues import Run
+from audit.reading.derived.queue_files import Queue
 from audit.reading.layout import Replica
-from audit.reading.queue_files import Queue
-from audit.reading.record import Record
+from audit.reading.records.record import Record
 from model.message import TRANSACTION_MASK, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
 
 _LOOKED_BYTES: Final = 16 * 1024 * 1024

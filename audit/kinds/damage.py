@@ -20,7 +20,7 @@ from audit.kinds.facts import Facts
 from audit.parts import Folder, Parts
 from audit.places import Places
 from audit.reading.layout import bytes_at
-from audit.reading.record import parse
+from audit.reading.records.record import parse
 from audit.tables import LOG, View
 
 DAMAGE: Final = frozenset(

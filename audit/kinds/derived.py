@@ -14,10 +14,10 @@ from audit.findings import WARN, Finding
 from audit.kinds.entries import tail_from
 from audit.kinds.facts import Facts
 from audit.kinds.index import log_of, of_row
-from audit.reading.beside import Beside
-from audit.reading.derived import BATCH, EXTENSION, DerivedTask, derived_files, files_in
+from audit.reading.derived.others import BATCH, EXTENSION, DerivedTask, derived_files, files_in
+from audit.reading.derived.queue_files import Queue
 from audit.reading.layout import Replica
-from audit.reading.queue_files import Queue
+from audit.reading.small.beside import Beside
 from audit.reading.storage import open_storage
 
 

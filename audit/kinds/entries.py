@@ -12,8 +12,8 @@ from typing import Any, Final
 
 from audit.findings import INFO, WARN, Finding
 from audit.kinds.facts import Facts
+from audit.reading.derived.queue_files import Queue, QueueFolder
 from audit.reading.layout import ALL, Replica
-from audit.reading.queue_files import Queue, QueueFolder
 from audit.tables import Entered
 
 KINDS: Final = frozenset({"cq_wrong", "cq_missing", "cq_dangling"})

@@ -15,9 +15,9 @@ import pyarrow as pa
 from audit.findings import INFO, WARN, Finding
 from audit.kinds.entries import tail_from
 from audit.kinds.facts import Facts
-from audit.reading.beside import Beside
-from audit.reading.index_files import Head, IndexTask, Log, last_offset, shapes
+from audit.reading.derived.index_files import Head, IndexTask, Log, last_offset, shapes
 from audit.reading.layout import Replica
+from audit.reading.small.beside import Beside
 from audit.reading.storage import open_storage
 
 Shape = tuple[int, int]

@@ -13,7 +13,7 @@ from audit.intervals import Interval, joined
 from audit.kinds.damage import Damages
 from audit.kinds.facts import Facts
 from audit.reading.layout import Replica, Segment, bytes_at, segment_reader
-from audit.reading.record import MISPLACED, Record, parse
+from audit.reading.records.record import MISPLACED, Record, parse
 from audit.reading.storage import open_storage
 
 _COMPARED_MAX: Final = 1000

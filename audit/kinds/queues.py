@@ -16,8 +16,8 @@ from audit.kinds.convicted import Holder, Wrong, apart
 from audit.kinds.facts import Facts
 from audit.numbers import LAST
 from audit.queues import Fault, Run, Runs, begins_again, explain
+from audit.reading.derived.queue_files import Queue, QueueFolder, first_named
 from audit.reading.history import REFUSED, UNKNOWN
-from audit.reading.queue_files import Queue, QueueFolder, first_named
 from audit.tables import TAKEN, ScannedLog, View
 
 Queues = dict[Queue, Runs]

@@ -16,8 +16,8 @@ from audit.intervals import Interval, in_both, joined, without
 from audit.kinds.damage import Damages
 from audit.kinds.facts import Facts
 from audit.kinds.moved import held_in
-from audit.reading.queue_files import Queue
-from audit.reading.record import Record
+from audit.reading.derived.queue_files import Queue
+from audit.reading.records.record import Record
 from audit.tables import ScannedLog, View
 from model.message import TRANSACTION_MASK, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
 

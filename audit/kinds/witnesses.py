@@ -20,10 +20,10 @@ from audit.compare import covering_start
 from audit.intervals import Interval
 from audit.ledger import Line
 from audit.ledger_columns import WAITING_TOPIC
+from audit.reading.derived.queue_files import Queue
 from audit.reading.layout import Replica, segment_reader
-from audit.reading.queue_files import Queue
-from audit.reading.record import Record, parse
-from audit.reading.search import window
+from audit.reading.records.record import Record, parse
+from audit.reading.records.search import window
 from audit.reading.storage import open_storage
 from audit.tables import TAKEN
 from model.message import COMPRESSED, TRANSACTION_MASK, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK

@@ -20,9 +20,9 @@ from audit.reading.layout import (
     set_aside,
 )
 from audit.reading.log_ends import find_end, find_ends
-from audit.reading.record import MISPLACED, parse
-from audit.reading.scan import scan_columns
-from audit.reading.search import find_record, sync, window
+from audit.reading.records.record import MISPLACED, parse
+from audit.reading.records.scan import scan_columns
+from audit.reading.records.search import find_record, sync, window
 from audit.reading.storage import Storage, UnfitFileError, names_in, open_storage
 from audit.reading.strays import Behind, Metered, belongs
 

@@ -15,8 +15,15 @@ from typing import Any, Final, NamedTuple, Self
 
 from audit.reading.aside import find_own_ends
 from audit.reading.layout import UNREADABLE, Replica, Segment, bytes_at, load, segment_reader
-from audit.reading.record import MAGIC_BLANK, RECORD_BYTES_MAX, RECORD_BYTES_MIN, crc32, ends_whole, parse
-from audit.reading.search import Read, Search
+from audit.reading.records.record import (
+    MAGIC_BLANK,
+    RECORD_BYTES_MAX,
+    RECORD_BYTES_MIN,
+    crc32,
+    ends_whole,
+    parse,
+)
+from audit.reading.records.search import Read, Search
 from audit.reading.storage import StoreSpec, open_storage, shown
 
 CONFIRMED: Final = "confirmed"

@@ -30,9 +30,9 @@ from audit.reading.layout import (
     segment_reader,
     set_aside,
 )
-from audit.reading.record import MAGIC_V1, MAGIC_V2, MISPLACED, Parsed, Record, parse
-from audit.reading.scan import skip_sound
-from audit.reading.search import Read, Search
+from audit.reading.records.record import MAGIC_V1, MAGIC_V2, MISPLACED, Parsed, Record, parse
+from audit.reading.records.scan import skip_sound
+from audit.reading.records.search import Read, Search
 from audit.reading.storage import Storage, open_storage
 from audit.reading.strays import Metered, belongs
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from audit.intervals import Interval
 from audit.reading.layout import Readable
-from audit.reading.search import Search
+from audit.reading.records.search import Search
 from audit.sources.location import CODECS
 from audit.sources.storage import Storage, StoredFile
 from audit.sources.unpacked import stream_of

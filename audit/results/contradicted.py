@@ -14,9 +14,9 @@ from collections.abc import Sequence
 from typing import Final
 
 from audit.findings import INFO, Finding
+from audit.reading.derived.queue_files import is_entered
 from audit.reading.layout import Replica, record_at
-from audit.reading.queue_files import is_entered
-from audit.reading.record import Record, parse
+from audit.reading.records.record import Record, parse
 
 _LOOKED_MAX: Final = 1000
 """Rows whose records are read."""

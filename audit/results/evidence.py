@@ -12,7 +12,7 @@ from typing import Final
 
 from audit.findings import Finding
 from audit.reading.layout import Replica, bytes_at
-from audit.reading.record import MAGIC_V1, MAGIC_V2, RECORD_BYTES_MIN, Parsed, parse
+from audit.reading.records.record import MAGIC_V1, MAGIC_V2, RECORD_BYTES_MIN, Parsed, parse
 from audit.results.losses import Window
 from audit.results.right import Right
 

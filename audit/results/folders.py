@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from audit.findings import Finding
 from audit.kinds.entries import NO_QUEUE
 from audit.reading.layout import Replica, record_at
-from audit.reading.record import parse
+from audit.reading.records.record import parse
 
 Folder = tuple[str, str, int]
 """Replica, topic, number."""

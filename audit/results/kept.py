@@ -12,7 +12,7 @@ from audit.findings import Finding
 from audit.intervals import Interval
 from audit.kinds.acked import STRAYED
 from audit.reading.layout import Replica, Segment, segment_reader
-from audit.reading.search import find_record
+from audit.reading.records.search import find_record
 from audit.reading.storage import open_storage
 from audit.results import advice
 from audit.results.advice import Advice

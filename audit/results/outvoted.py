@@ -16,7 +16,7 @@ import numpy as np
 from audit.findings import Finding
 from audit.intervals import Interval
 from audit.kinds.index import log_of
-from audit.reading.index_files import (
+from audit.reading.derived.index_files import (
     ENTRY,
     ENTRY_BYTES,
     HEADER_BYTES,
@@ -25,9 +25,9 @@ from audit.reading.index_files import (
     key_hash,
     shapes,
 )
+from audit.reading.derived.queue_files import entry_at
 from audit.reading.layout import Replica, record_at
-from audit.reading.queue_files import entry_at
-from audit.reading.record import Record, indexed_words, parse
+from audit.reading.records.record import Record, indexed_words, parse
 from audit.reading.storage import open_storage
 
 _LOOKED_MAX: Final = 1000

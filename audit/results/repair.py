@@ -15,8 +15,8 @@ from audit.findings import ERROR, INFO, Finding
 from audit.intervals import Interval
 from audit.kinds.borders import around_of
 from audit.kinds.files import is_behind
-from audit.reading.beside import EPOCHS
 from audit.reading.layout import CHECKPOINT, Replica
+from audit.reading.small.beside import EPOCHS
 from audit.results import advice, commands, folders, kept
 from audit.results.advice import Advice, Phase
 from audit.results.parts import by_segment, parts

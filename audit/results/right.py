@@ -13,9 +13,9 @@ from typing import Final
 from audit.findings import INFO, Finding
 from audit.intervals import Interval, in_both
 from audit.kinds.borders import around_of
-from audit.reading.beside import EPOCHS
 from audit.reading.layout import Replica, record_at
-from audit.reading.record import RECORD_BYTES_MIN
+from audit.reading.records.record import RECORD_BYTES_MIN
+from audit.reading.small.beside import EPOCHS
 from audit.results.named import EVERYWHERE, Named
 from audit.results.stretches import common_end
 

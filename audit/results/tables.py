@@ -8,9 +8,9 @@ import shlex
 from collections.abc import Collection, Sequence
 from typing import Final
 
-from audit.reading.beside import EPOCHS
-from audit.reading.epoch_lines import parse_epochs
 from audit.reading.layout import Replica
+from audit.reading.small.beside import EPOCHS
+from audit.reading.small.epoch_lines import parse_epochs
 from audit.results.advice import Advice, Phase
 
 _EPOCHS_BYTES_MAX: Final = 1 << 20

@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from audit.reading.layout import Replica, bytes_at, record_at
-from audit.reading.record import MAGIC_V1, MAGIC_V2, RECORD_BYTES_MAX
-from audit.reading.search import sync
+from audit.reading.records.record import MAGIC_V1, MAGIC_V2, RECORD_BYTES_MAX
+from audit.reading.records.search import sync
 
 _HEAD_BYTES: Final = 80
 _READS: Final = (64 * 1024, 1024 * 1024, 8 * 1024 * 1024, 8 * 1024 * 1024)

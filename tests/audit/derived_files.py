@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from pathlib import Path
 
-from audit.reading.derived import SLOT
+from audit.reading.derived.others import SLOT
 from model.message import INNER_BATCH, TIMER_TOPIC, java_hash
 from tests.audit.stores import look, patch, record
 

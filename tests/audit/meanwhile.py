@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from audit.engines.local import LocalEngine
 from audit.engines.relate import LocalLog
-from audit.reading.index_files import IndexTask
+from audit.reading.derived.index_files import IndexTask
 from audit.tables import Task
 
 

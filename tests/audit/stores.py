@@ -9,7 +9,7 @@ from pathlib import Path
 
 from audit.reading.layout import Replica, load
 from audit.reading.log_ends import find_ends
-from audit.reading.record import MAGIC_BLANK, MAGIC_V1, MAGIC_V2
+from audit.reading.records.record import MAGIC_BLANK, MAGIC_V1, MAGIC_V2
 from audit.reading.storage import StoreSpec
 from model.message import java_hash
 from tests import GOLDEN, unpack_archive

@@ -12,7 +12,7 @@ import pytest
 
 from audit.engines.local import LocalEngine
 from audit.engines.relate import LocalLog
-from audit.reading.index_files import IndexTask, key_hash
+from audit.reading.derived.index_files import IndexTask, key_hash
 from tests.audit.plants import make_queued, run_local
 from tests.audit.stores import SEGMENT, LogWriter, copies, enter, queue_file
 

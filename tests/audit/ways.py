@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from typing import Any, Final
 from unittest import mock
 
-from audit.reading import compiled
-from audit.reading.plain import Plain
-from audit.reading.record import Damage, Record
-from audit.reading.scan import Chunk, scan, scan_columns
+from audit.reading.records import compiled
+from audit.reading.records.plain import Plain
+from audit.reading.records.record import Damage, Record
+from audit.reading.records.scan import Chunk, scan, scan_columns
 
 SEGMENT = 1 << 16
 HAS_COMPILED: Final = compiled.columns(1) is not None

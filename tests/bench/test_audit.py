@@ -7,7 +7,7 @@ import zlib
 
 import pytest
 
-from audit.reading.record import parse
+from audit.reading.records.record import parse
 from bench.audit import BODY, KEY, QUEUES, RECORD, rows_of
 from bench.audit_scale import ALL, QUESTION, questions, slope
 

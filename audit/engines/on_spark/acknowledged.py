@@ -11,14 +11,14 @@ from pyspark.sql import functions as F
 from audit.engines.acknowledged import ANOTHER, ENDED_SOMEHOW, MISPLACED, NOTHING
 from audit.engines.relate import PREPARED, ROLLBACK
 from audit.ledger_columns import WAITING_TOPIC
-from audit.reading.transactions import COMMITTED, HALF_TOPIC, OPEN, ROLLED_BACK, UNTOLD
+from audit.reading.records.transactions import COMMITTED, HALF_TOPIC, OPEN, ROLLED_BACK, UNTOLD
 from model.message import COMPRESSED
 
 _FOUND: Final = ("topic", "queue_id", "queue_offset", "body_crc")
 
 
 def with_ends(records: DataFrame, ended: DataFrame) -> DataFrame:
-    """With how each half ended, as ``audit.reading.transactions`` has it. ``ended``: ENDED rows."""
+    """With how each half ended, as ``audit.reading.records.transactions`` has it. ``ended``: ENDED rows."""
     place = ["queue_id", "queue_offset"]
     ended = ended.groupBy(*place).agg(F.max("tags_code").alias("own"))
     is_half = F.col("topic") == HALF_TOPIC

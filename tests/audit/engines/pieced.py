@@ -15,8 +15,8 @@ from audit.engines.relate import LocalLog
 from audit.engines.slices import last_place, planned
 from audit.engines.told import Told
 from audit.parts import hashes
-from audit.reading.queue_files import Queue, QueueFile
-from audit.reading.queue_slices import run_slices
+from audit.reading.derived.queue_files import Queue, QueueFile
+from audit.reading.derived.queue_slices import run_slices
 from audit.tables import CHUNK, LOG, Entered, EntryBounds, Task, View
 
 PARTS = 3

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from audit.reading.index_files import key_hash
+from audit.reading.derived.index_files import key_hash
 from model.errors import ConfigError
 from tests.audit.plants import make_queued
 from tests.audit.stores import SEGMENT, LogWriter, ledger_of, unpack

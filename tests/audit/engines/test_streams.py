@@ -198,7 +198,7 @@ class _Mixed(LocalEngine):
     def digests(self, tasks: list[Task]) -> pa.Table:
         found = [super().digests([task for task in tasks if task.replica != 1])]
         with pytest.MonkeyPatch.context() as patch_of_worker:
-            patch_of_worker.setattr("audit.reading.record.xxhash", None)
+            patch_of_worker.setattr("audit.reading.records.record.xxhash", None)
             found.append(super().digests([task for task in tasks if task.replica == 1]))
         return pa.concat_tables(found)
 

@@ -73,7 +73,7 @@ def test_in_pieces_of_single_places_all_is_proved_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(slices, "STRETCH_PLACES", 4)
-    monkeypatch.setattr("audit.reading.queue_slices._WINDOW_BYTES", 60)
+    monkeypatch.setattr("audit.reading.derived.queue_slices._WINDOW_BYTES", 60)
     monkeypatch.setattr("audit.plan.CHUNK_BYTES_MIN", 700)
     monkeypatch.setattr("audit.tables.BATCH_ROWS", 3)
     monkeypatch.setattr(pieces, "KEYS_AT_ONCE", 2)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from audit.findings import Finding
-from audit.reading.record import MAGIC_BLANK
+from audit.reading.records.record import MAGIC_BLANK
 from audit.results.repair import steps
 from model.ids import PhysicalOffset
 from store.files.checkpoint import FILE_BYTES, Checkpoint

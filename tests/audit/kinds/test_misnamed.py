@@ -309,7 +309,7 @@ def test_of_a_sound_segment_a_records_head_is_read_for_it(
 def test_what_a_window_cuts_is_found_and_each_byte_is_read_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("audit.reading.search.WINDOW_BYTES", 512)
+    monkeypatch.setattr("audit.reading.records.search.WINDOW_BYTES", 512)
     _, writer, _ = make(tmp_path)
     raw = _first(writer.root).read_bytes()
     first = int.from_bytes(raw[:4])

@@ -8,7 +8,7 @@ import pytest
 
 from audit.findings import Finding
 from audit.pages.report import lines
-from audit.reading.transactions import COMMITTED, OP_TOPIC, ROLLED_BACK, UNTOLD, ended
+from audit.reading.records.transactions import COMMITTED, OP_TOPIC, ROLLED_BACK, UNTOLD, ended
 from audit.run import Report
 from broker.requests.transactions import _WORDS
 from broker.tables.topics import OP_HALF_TOPIC

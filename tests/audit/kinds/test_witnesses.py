@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from audit.kinds import witnesses
-from audit.reading.record import MAGIC_BLANK
+from audit.reading.records.record import MAGIC_BLANK
 from audit.results.repair import steps
 from audit.run import Report
 from tests.audit.moved import moved, told

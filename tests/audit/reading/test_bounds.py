@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from audit.reading import search
-from audit.reading.scan import scan_columns
+from audit.reading.records import search
+from audit.reading.records.scan import scan_columns
 from audit.reading.strays import belongs
 from store.files import damage
 from tests.audit.plants import ledger_at, run_local

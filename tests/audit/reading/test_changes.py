@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from audit.reading.beside import look_beside
-from audit.reading.last_writer import CONSUMER_OFFSETS
-from audit.reading.queue_files import look
+from audit.reading.derived.queue_files import look
+from audit.reading.small.beside import look_beside
+from audit.reading.small.last_writer import CONSUMER_OFFSETS
 from broker.tables import change_file
 from model.errors import DiskError
 from model.ids import PhysicalOffset

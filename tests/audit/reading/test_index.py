@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from audit.findings import Finding
-from audit.reading.beside import look_beside
+from audit.reading.small.beside import look_beside
 from audit.reading.storage import parse_stores
 from audit.run import audit
 from model.ids import PhysicalOffset

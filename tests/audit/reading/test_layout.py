@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from audit.reading import live
-from audit.reading.epoch_lines import parse_epochs
 from audit.reading.layout import load
 from audit.reading.log_ends import find_ends
+from audit.reading.small.epoch_lines import parse_epochs
 from audit.reading.storage import LocalStorage, StoreSpec, open_storage, parse_stores
 from model.errors import ConfigError
 from tests.audit.plants import run_local

@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from audit.reading import beside
+from audit.reading.small import beside
 from broker.membership.reboot import Noted
 from broker.tables import change_file
 from model.ids import Epoch, PhysicalOffset

@@ -15,10 +15,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import audit.reading.scan as scanner
-from audit.reading import compiled
-from audit.reading.plain import take
-from audit.reading.record import MAGIC_BLANK
+import audit.reading.records.scan as scanner
+from audit.reading.records import compiled
+from audit.reading.records.plain import take
+from audit.reading.records.record import MAGIC_BLANK
 from audit.tables import LOG, RECORD, Task, run_scan
 from tests.audit.stores import body_crc, record
 from tests.audit.ways import HAS_COMPILED, SEGMENT, WAYS, only, walked
@@ -177,7 +177,7 @@ def test_where_few_are_plain_columns_are_seldom_tried(monkeypatch: pytest.Monkey
     """Trying costs as much as reading some records: a log of compressed bodies would take many times that."""
     monkeypatch.setattr(scanner, "COLUMNS_MIN", 64)
     tries = []
-    monkeypatch.setattr("audit.reading.scan.columns.take", lambda *given: tries.append(given))
+    monkeypatch.setattr("audit.reading.records.scan.columns.take", lambda *given: tries.append(given))
     data = log_of([(b"b", b"", "T", 1 if n % 2 else 0, False) for n in range(600)])
     rows, _, damage = walked(data, "numpy")
     assert (len(rows), damage) == (600, [])

@@ -10,7 +10,7 @@ import pytest
 
 from audit.engines.local import LocalEngine
 from audit.reading import layout
-from audit.reading.index_files import IndexTask
+from audit.reading.derived.index_files import IndexTask
 from audit.reading.layout import Replica
 from audit.run import AuditError, Report
 from audit.tables import Engine, EngineError

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import audit.reading.record
-from audit.reading.record import MAGIC_BLANK, Damage, Record, parse
-from audit.reading.scan import Chunk, digests, scan
-from audit.reading.search import find_record
+import audit.reading.records.record
+from audit.reading.records.record import MAGIC_BLANK, Damage, Record, parse
+from audit.reading.records.scan import Chunk, digests, scan
+from audit.reading.records.search import find_record
 from tests.audit.stores import body_crc, record
 
 SEGMENT = 1 << 16
@@ -159,7 +159,7 @@ def test_a_body_that_ends_early_or_becomes_too_long_has_no_plain_crc(
 
     assert plain_crc(stored) == body_crc(plain)
     assert plain_crc(stored[: len(stored) // 2]) == -1
-    monkeypatch.setattr(audit.reading.record, "_BODY_BYTES_MAX", len(plain) - 1)
+    monkeypatch.setattr(audit.reading.records.record, "_BODY_BYTES_MAX", len(plain) - 1)
     assert plain_crc(stored) == -1
 
 

@@ -1,4 +1,4 @@
-"""The promise of audit.reading.search: what rots, or is made to cost much, is read and hashed about once."""
+"""The promise of audit.reading.records.search: what rots, or costs much, is read and hashed about once."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ import pytest
 from audit.compare import Cursor
 from audit.reading.layout import load
 from audit.reading.log_ends import find_ends
-from audit.reading.record import is_whole, parse
-from audit.reading.scan import scan_columns
-from audit.reading.search import Read, Search, find_record
+from audit.reading.records.record import is_whole, parse
+from audit.reading.records.scan import scan_columns
+from audit.reading.records.search import Read, Search, find_record
 from audit.reading.storage import LocalStorage, StoreSpec
 from audit.reading.strays import belongs
 from tests.audit.plants import ledger_at, run_local
@@ -28,7 +28,7 @@ WINDOW = 1 << 16
 
 @pytest.fixture(autouse=True)
 def _small_windows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("audit.reading.search.WINDOW_BYTES", WINDOW)
+    monkeypatch.setattr("audit.reading.records.search.WINDOW_BYTES", WINDOW)
 
 
 @pytest.fixture
@@ -39,8 +39,8 @@ def hashed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         sizes.append(len(data))
         return zlib.crc32(data, start)
 
-    monkeypatch.setattr("audit.reading.record.crc32", crc32)
-    monkeypatch.setattr("audit.reading.search.crc32", crc32)
+    monkeypatch.setattr("audit.reading.records.record.crc32", crc32)
+    monkeypatch.setattr("audit.reading.records.search.crc32", crc32)
     return sizes
 
 

@@ -9,8 +9,8 @@ from collections.abc import Iterable
 from itertools import islice
 from typing import Any, Final, cast
 
-from audit.reading import epoch_lines
-from audit.reading import record as audit_record
+from audit.reading.records import record as audit_record
+from audit.reading.small import epoch_lines
 from broker.requests.batch import inner_messages
 from broker.tables import change_file
 from controller.raft.disk.journal import Journal

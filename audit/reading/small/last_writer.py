@@ -12,8 +12,8 @@ import zlib
 from enum import Enum
 from typing import Final
 
-from audit.reading.config_tables import is_sealed
-from audit.reading.seals import CHECKPOINT_MARK, is_sealed_by
+from audit.reading.small.config_tables import is_sealed
+from audit.reading.small.seals import CHECKPOINT_MARK, is_sealed_by
 from audit.reading.storage import Storage
 
 CONSUMER_OFFSETS: Final = "config/consumerOffset.json"

@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from audit.reading.index_files import (
+from audit.reading.derived.index_files import (
     ENTRY,
     ENTRY_BYTES,
     HEADER_BYTES,

@@ -28,7 +28,8 @@ from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
 from audit.numbers import of_digits
-from audit.reading.config_tables import (
+from audit.reading.layout import CHECKPOINT
+from audit.reading.small.config_tables import (
     SUFFIX,
     changed_table,
     is_empty,
@@ -38,10 +39,15 @@ from audit.reading.config_tables import (
     parsed,
     problem_of,
 )
-from audit.reading.epoch_lines import parse_epochs
-from audit.reading.last_writer import BOOT, CONSUMER_OFFSETS, is_written_over
-from audit.reading.layout import CHECKPOINT
-from audit.reading.seals import CHECKPOINT_END, CHECKPOINT_MARK, CHECKPOINT_PARTS, is_sealed_by, seal_problem
+from audit.reading.small.epoch_lines import parse_epochs
+from audit.reading.small.last_writer import BOOT, CONSUMER_OFFSETS, is_written_over
+from audit.reading.small.seals import (
+    CHECKPOINT_END,
+    CHECKPOINT_MARK,
+    CHECKPOINT_PARTS,
+    is_sealed_by,
+    seal_problem,
+)
 from audit.reading.storage import Storage, names_in, open_storage
 
 _BOOT: Final[dict[str, tuple[type, ...]]] = {

@@ -25,8 +25,8 @@ import numpy as np
 import pyarrow as pa
 
 from audit.compare import Cursor
-from audit.reading.record import Record, Words, indexed_words
-from audit.reading.search import WINDOW_BYTES
+from audit.reading.records.record import Record, Words, indexed_words
+from audit.reading.records.search import WINDOW_BYTES
 from audit.reading.storage import Storage, names_in, open_storage
 from model.message import java_hash
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from audit.reading.queue_files import ENTRY_BYTES, offsets_of
+from audit.reading.derived.queue_files import ENTRY_BYTES, offsets_of
 from audit.reading.storage import open_storage
 
 _WINDOW_BYTES: Final = 8 * 1024 * 1024 // ENTRY_BYTES * ENTRY_BYTES

@@ -8,7 +8,7 @@ import struct
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from audit.reading.record import (
+from audit.reading.records.record import (
     MAGIC_PREFIX,
     MAGIC_V1,
     MAGIC_V2,

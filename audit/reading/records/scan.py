@@ -11,10 +11,10 @@ import struct
 from collections.abc import Generator, Iterator
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from audit.reading import compiled
-from audit.reading import plain as columns
-from audit.reading.plain import Plain
-from audit.reading.record import (
+from audit.reading.records import compiled
+from audit.reading.records import plain as columns
+from audit.reading.records.plain import Plain
+from audit.reading.records.record import (
     MAGIC_V1,
     MAGIC_V2,
     PROPERTY_CRC,
@@ -31,7 +31,7 @@ from audit.reading.record import (
     tags_code,
     text_property,
 )
-from audit.reading.search import WINDOW_BYTES, Read, Search
+from audit.reading.records.search import WINDOW_BYTES, Read, Search
 
 if TYPE_CHECKING:
     from runtime.native._native import Columns

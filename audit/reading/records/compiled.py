@@ -1,7 +1,7 @@
 """Are records read by compiled code here, and what does it say of them? Its columns as numpy's and Arrow's.
 
 Where it was not built (``runtime/native``), or a worker has only what was shipped with a job, numpy says the
-same, some times slower (``audit.reading.plain``).
+same, some times slower (``audit.reading.records.plain``).
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import pyarrow as pa
 
-from audit.reading.plain import Plain
-from audit.reading.record import Record
+from audit.reading.records.plain import Plain
+from audit.reading.records.record import Record
 from model.message import SCHEDULE_TOPIC
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from audit.reading.record import payload, text_property
+from audit.reading.records.record import payload, text_property
 from model.message import TRANSACTION_ENDED_AS, java_hash
 
 HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"

@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 
 from audit.numbers import QUEUE_LAST, of_digits
-from audit.reading.config_tables import queues_of
+from audit.reading.small.config_tables import queues_of
 from audit.reading.storage import Storage, names_in, open_storage
 
 ENTRY_BYTES: Final = 20

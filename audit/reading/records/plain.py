@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from audit.reading.record import (
+from audit.reading.records.record import (
     MAGIC_V1,
     PROPERTY_CRC,
     RECORD_BYTES_MAX,

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from audit.reading.queue_files import ENTRY_BYTES, offsets_of
+from audit.reading.derived.queue_files import ENTRY_BYTES, offsets_of
 from audit.reading.storage import Storage, open_storage
 
 ENTRIES_DIGEST_BYTES: Final = 16
