@@ -18,10 +18,10 @@ from admin.host.allocator import Allocator
 from admin.numbers import Number
 from admin.terminal import say
 from audit import room
-from audit.bounded import UNLISTED
 from audit.findings import EXIT_CODES, as_text, new_of
 from audit.reading.storage import StoreSpec, inside, parse_stores, shown
 from audit.results import diff as diffs
+from audit.rows.bounded import UNLISTED
 from audit.run import AuditError, Report
 from audit.run import audit as run_audit
 from audit.tables import Engine

@@ -14,12 +14,12 @@ from typing import Final, NamedTuple
 
 import pyarrow as pa
 
-from audit.intervals import Interval, joined
-from audit.parts import Spool
 from audit.reading.layout import Replica, segment_reader
 from audit.reading.records.record import RECORD_BYTES_MAX, RECORD_BYTES_MIN, Parsed, Record, parse
 from audit.reading.records.search import Read, Search, sync
 from audit.reading.storage import open_storage
+from audit.rows.intervals import Interval, joined
+from audit.rows.parts import Spool
 
 STEPS_MAX: Final = 200_000
 """Records walked without meeting again before the rest counts as different."""

@@ -13,10 +13,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-from audit.bounded import UNLISTED
 from audit.findings import ERROR, INFO, Finding, new_of, verdict
 from audit.reading.storage import StoreSpec, open_storage
 from audit.results import diff
+from audit.rows.bounded import UNLISTED
 from audit.run import AuditError, Report, audit, conclude
 from audit.tables import Engine, EngineError
 from model.errors import ConfigError

@@ -9,9 +9,9 @@ from typing import Final
 import pyarrow as pa
 
 from audit.compare import Ranges, covering_start
-from audit.intervals import Interval, in_both, joined, without
 from audit.reading.layout import Replica, segment_reader
 from audit.reading.storage import open_storage
+from audit.rows.intervals import Interval, in_both, joined, without
 from audit.tables import Task, View
 
 CHUNK_BYTES_MIN: Final = 64 * 1024 * 1024

@@ -10,9 +10,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from audit.bounded import Rest, Unlisted
-from audit.carried import Carried
 from audit.compare import drill_down, same_bytes
+from audit.earlier.carried import Carried
+from audit.earlier.trusted_files import NOWHERE, TrustedFiles
 from audit.findings import INFO, Finding
 from audit.kinds import acked, beside, borders, causes, copies, derived, entries, gaps, index, moved, queues
 from audit.kinds import tails as tail_kinds
@@ -22,18 +22,18 @@ from audit.kinds.epochs import epochs
 from audit.kinds.facts import Facts
 from audit.kinds.files import files
 from audit.kinds.witnesses import Witness
-from audit.ledger import Ledger
-from audit.numbers import LAST
-from audit.once import Once
-from audit.parts import Folder
-from audit.places import Places
+from audit.ledgers.ledger import Ledger
 from audit.queues import RUNS_MAX, begins_again
 from audit.reading.derived.index_files import IndexTask
 from audit.reading.derived.queue_files import Queue, QueueFolder, last_named, look
 from audit.reading.layout import ALL, Replica
 from audit.reading.small.beside import Beside
+from audit.rows.bounded import Rest, Unlisted
+from audit.rows.numbers import LAST
+from audit.rows.once import Once
+from audit.rows.parts import Folder
+from audit.rows.places import Places
 from audit.tables import Engine, EngineError, EntryBounds, ScannedLog, Tail, View
-from audit.trusted_files import NOWHERE, TrustedFiles
 
 log = logging.getLogger(__name__)
 

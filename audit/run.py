@@ -13,15 +13,14 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from audit import incremental, plan, room
-from audit.bounded import Unlisted
+from audit import plan, room
 from audit.compare import Ranges, compare_digests
-from audit.digesting import compared
+from audit.earlier import incremental
+from audit.earlier.digesting import compared
+from audit.earlier.incremental import Trusted
 from audit.findings import INFO, SCHEMA_VERSION, Finding, order, verdict
-from audit.incremental import Trusted
-from audit.intervals import Interval, in_both
 from audit.kinds.facts import Facts
-from audit.ledger import Ledger, read_ledger
+from audit.ledgers.ledger import Ledger, read_ledger
 from audit.questions import Before, Questions
 from audit.reading.aside import settle
 from audit.reading.layout import Replica, leave_out_removed, leave_out_unreadable, load
@@ -30,6 +29,8 @@ from audit.reading.small.beside import look_beside
 from audit.reading.storage import StoreSpec, open_storage, shown, without_secrets
 from audit.results.evidence import Evidence, evidence
 from audit.results.losses import Window, windows
+from audit.rows.bounded import Unlisted
+from audit.rows.intervals import Interval, in_both
 from audit.sources import unpacked
 from audit.tables import Engine, EngineError, ScannedLog
 from model.errors import MqError

@@ -14,8 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from audit.intervals import Interval
-from audit.ledger import Ledger
+from audit.ledgers.ledger import Ledger
 from audit.reading.derived.index_files import IndexTask
 from audit.reading.derived.others import DerivedTask
 from audit.reading.derived.queue_files import Queue, QueueFile
@@ -25,6 +24,7 @@ from audit.reading.records.record import Damage, Record
 from audit.reading.records.scan import Chunk, digests, scan, scan_columns
 from audit.reading.records.transactions import OP_TAGS_CODE, OP_TOPIC, ended
 from audit.reading.storage import open_storage
+from audit.rows.intervals import Interval
 from model.errors import MqError
 
 RECORD: Final = 0
@@ -130,7 +130,7 @@ DUPLICATES: Final = pa.schema(
 COPIES: Final = DUPLICATES.append(pa.field("first", pa.int64()))
 """``first``: the physical offset of the first record with the topic and key."""
 STRANGERS: Final = DUPLICATES.append(pa.field("outcome", pa.int8()))
-"""``outcome``: of the message's send, ``audit.reading.history``; -1: nobody sent it."""
+"""``outcome``: of the message's send, ``audit.ledgers.history``; -1: nobody sent it."""
 ACKED: Final = pa.schema(
     [
         # missing, misplaced (there is nothing but a record of another place), mismatch, order, untold

@@ -14,11 +14,11 @@ import pyarrow.compute as pc
 
 from audit.engines.order import out_of_order
 from audit.engines.spill import Rows
-from audit.intervals import Interval
-from audit.ledger import Ledger
-from audit.ledger_columns import LEDGER, WAITING_TOPIC
-from audit.parts import Folder, Parts
+from audit.ledgers.columns import LEDGER, WAITING_TOPIC
+from audit.ledgers.ledger import Ledger
 from audit.reading.records.transactions import COMMITTED, HALF_TOPIC, OPEN, ROLLED_BACK, UNTOLD
+from audit.rows.intervals import Interval
+from audit.rows.parts import Folder, Parts
 from audit.tables import ACKED, Again, SearchedView, Tail, View
 from model.message import COMPRESSED, TRANSACTION_MASK, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
 

@@ -13,10 +13,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from audit.numbers import differences
-from audit.parts import Folder, Parts
 from audit.reading.derived.queue_files import ENTRIES, EXTENSION_BELOW, Queue, QueueFile, read_entries
 from audit.reading.records.record import STORED_FROM
+from audit.rows.numbers import differences
+from audit.rows.parts import Folder, Parts
 from audit.tables import LACKING, UNENTERED, Entered, EntryBounds
 from model.message import LMQ_PREFIX, SCHEDULE_TOPIC
 

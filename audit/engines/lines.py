@@ -13,11 +13,11 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from audit.ledger import is_parquet, json_files, of_parquet, parquet_of
-from audit.ledger_columns import LEDGER, from_rows
-from audit.reading.history import acknowledged, is_history, objects, sent
+from audit.ledgers.columns import LEDGER, from_rows
+from audit.ledgers.history import acknowledged, is_history, objects, sent
+from audit.ledgers.ledger import is_parquet, json_files, of_parquet, parquet_of
+from audit.ledgers.watched import Stamp, changed, stamp_of
 from audit.reading.storage import codec_of, open_file
-from audit.reading.watched import Stamp, changed, stamp_of
 from audit.sources.location import shown
 
 LINES: Final = LEDGER.remove(0)

@@ -10,13 +10,13 @@ from typing import Any, Final, TypeVar
 
 import pyarrow as pa
 
+from audit.earlier.folding import fold
 from audit.engines.relate import LocalLog
 from audit.engines.spill import SpillTask, spill_scan
-from audit.folding import fold
-from audit.parts import Folder
 from audit.reading.derived.index_files import INDEX, INDEX_ORDER, IndexTask, run_index
 from audit.reading.derived.others import DerivedTask, run_derived
 from audit.reading.derived.queue_prefix import PREFIX, PrefixTask, run_prefix
+from audit.rows.parts import Folder
 from audit.tables import DIGEST, Task, each_alone, run_digests
 
 T = TypeVar("T")

@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from audit.engines.queue_runs import QueueCodes
-from audit.parts import Folder, Parts
+from audit.rows.parts import Folder, Parts
 from audit.tables import Again
 
 _ROW: Final = pa.schema(

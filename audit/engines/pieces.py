@@ -19,10 +19,10 @@ import pyarrow.compute as pc
 
 from audit.engines.queue_runs import QueueCodes, QueueRuns
 from audit.engines.relate import PREPARED, ROLLBACK, of_users
-from audit.numbers import FIRST, LAST, sums
-from audit.parts import hashes
 from audit.reading.derived.queue_files import entry_bytes
 from audit.reading.derived.queue_slices import new_digest
+from audit.rows.numbers import FIRST, LAST, sums
+from audit.rows.parts import hashes
 from audit.tables import CHUNK, DAMAGE, LOG, QUEUES, RECORD, RUNS, Task, run_scan
 from model.message import INNER_BATCH
 

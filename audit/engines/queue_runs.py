@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from audit.numbers import sums
+from audit.rows.numbers import sums
 from audit.tables import QUEUES, RUNS
 
 Row = dict[str, Any]

@@ -18,11 +18,11 @@ from audit.engines.acknowledged import Joined, faults, told_bodies
 from audit.engines.entries import entered
 from audit.engines.queue_runs import QueueCodes, QueueRuns
 from audit.engines.spill import EVERYWHERE, Rows, Spilled, others_of, spill
-from audit.ledger import Ledger
-from audit.numbers import sums
-from audit.parts import Folder, Parts, hashes
+from audit.ledgers.history import REFUSED, UNKNOWN
+from audit.ledgers.ledger import Ledger
 from audit.reading.derived.queue_files import QueueFile
-from audit.reading.history import REFUSED, UNKNOWN
+from audit.rows.numbers import sums
+from audit.rows.parts import Folder, Parts, hashes
 from audit.tables import (
     COPIES,
     DUPLICATES,

@@ -42,17 +42,17 @@ from audit.engines.on_spark.source import LogSource, load
 from audit.engines.relate import PREPARED, ROLLBACK, SYSTEM_TOPIC
 from audit.engines.slices import last_place, planned
 from audit.engines.spill import MISPLACED as MISPLACED_KIND
-from audit.intervals import Interval
-from audit.ledger import Ledger
-from audit.parts import Folder
+from audit.ledgers.history import REFUSED, UNKNOWN
+from audit.ledgers.ledger import Ledger
 from audit.reading.derived.index_files import INDEX, INDEX_ORDER, IndexTask
 from audit.reading.derived.others import DerivedTask
 from audit.reading.derived.queue_files import ENTRIES, Queue, QueueFile
 from audit.reading.derived.queue_prefix import PREFIX, PrefixTask
 from audit.reading.derived.queue_slices import PROVED, SliceTask
-from audit.reading.history import REFUSED, UNKNOWN
 from audit.reading.records.scan import DIGEST_BYTES
 from audit.reading.records.transactions import OPEN
+from audit.rows.intervals import Interval
+from audit.rows.parts import Folder
 from audit.tables import (
     ACKED,
     COMPARED,

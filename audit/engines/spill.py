@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from audit.parts import WRITTEN
+from audit.rows.parts import WRITTEN
 from audit.tables import CHUNK, DAMAGE, ENDED, LOG, RECORD, Task, View, run_scan
 
 _OF_OTHERS: Final = {"row", "kind", "expected", "found", "first", "last_end", "records"}

@@ -23,7 +23,6 @@ from pyspark.sql.datasource import (
 from audit.engines import options as told
 from audit.engines.lines import LINES, ranges, read_lines
 from audit.engines.options import NAME
-from audit.intervals import Interval, in_both
 from audit.plan import CHUNK_BYTES_MIN, covered, tasks
 from audit.reading.aside import find_own_ends
 from audit.reading.derived.index_rows import INDEXED, index_parts, read_index
@@ -32,6 +31,7 @@ from audit.reading.layout import Replica, Segment, bytes_at, load
 from audit.reading.records.record import RECORD_BYTES_MAX, Record, parse
 from audit.reading.small.beside import look_beside
 from audit.reading.storage import StoreSpec, parse_stores
+from audit.rows.intervals import Interval, in_both
 from audit.tables import DAMAGE, DIGEST, LOG, Task, run_digests, run_scan, scanned_records
 from model.errors import ConfigError
 

@@ -16,16 +16,16 @@ from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
-from audit.bounded import NO_REST, Rest
 from audit.findings import ERROR, WARN, Finding
-from audit.intervals import Interval
 from audit.kinds.damage import Damages
 from audit.kinds.facts import Facts
 from audit.kinds.unplaced import Unplaced
-from audit.ledger import Ledger
-from audit.ledger_columns import WAITING_TOPIC
+from audit.ledgers.columns import WAITING_TOPIC
+from audit.ledgers.ledger import Ledger
 from audit.plan import own_parts
 from audit.reading.layout import Replica
+from audit.rows.bounded import NO_REST, Rest
+from audit.rows.intervals import Interval
 from audit.tables import Again, ScannedLog, SearchedView, View
 
 KINDS: Final = {

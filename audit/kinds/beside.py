@@ -10,7 +10,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from audit.findings import ERROR, WARN, Finding
-from audit.intervals import Interval
 from audit.kinds.damage import Sound
 from audit.kinds.facts import Facts
 from audit.reading.derived.queue_files import Queue
@@ -25,6 +24,7 @@ from audit.reading.layout import (
 from audit.reading.small.beside import EPOCHS, IDENTITY, TIMERCHECK, WHEEL, Beside
 from audit.reading.small.config_tables import SUFFIX
 from audit.reading.small.last_writer import BOOT
+from audit.rows.intervals import Interval
 from model.message import LMQ_PREFIX
 
 _ALWAYS: Final = frozenset({CHECKPOINT, IDENTITY})

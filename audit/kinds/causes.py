@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import Final
 
 from audit.findings import RANK, Finding, spans_of
-from audit.intervals import Interval, joined
 from audit.kinds import entries, index
-from audit.numbers import LAST
+from audit.rows.intervals import Interval, joined
+from audit.rows.numbers import LAST
 
 _UNDER_ENTRIES: Final = (
     "missing_segment",

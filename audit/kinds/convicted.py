@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from audit.kinds.witnesses import backwards, records
-from audit.numbers import LAST
 from audit.queues import Run
 from audit.reading.derived.queue_files import Queue
 from audit.reading.layout import Replica
 from audit.reading.records.record import Record
+from audit.rows.numbers import LAST
 from model.message import TRANSACTION_MASK, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
 
 _LOOKED_BYTES: Final = 16 * 1024 * 1024

@@ -11,10 +11,10 @@ from itertools import pairwise
 from typing import Final
 
 from audit.findings import Finding
-from audit.intervals import Interval
 from audit.kinds.damage import DAMAGE
 from audit.kinds.facts import Facts
 from audit.kinds.tails import of_group
+from audit.rows.intervals import Interval
 
 _WRONG: Final = DAMAGE | {"bytes_differ", "divergent_suffix", "acked_missing", "acked_mismatch"}
 _RECOUNTED: Final = DAMAGE | {"short_tail"}

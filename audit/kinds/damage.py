@@ -13,14 +13,14 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from audit.bounded import Bounded, Rest
 from audit.findings import ERROR, Finding, Merging
-from audit.intervals import Interval
 from audit.kinds.facts import Facts
-from audit.parts import Folder, Parts
-from audit.places import Places
 from audit.reading.layout import bytes_at
 from audit.reading.records.record import parse
+from audit.rows.bounded import Bounded, Rest
+from audit.rows.intervals import Interval
+from audit.rows.parts import Folder, Parts
+from audit.rows.places import Places
 from audit.tables import LOG, View
 
 DAMAGE: Final = frozenset(

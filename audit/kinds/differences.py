@@ -6,15 +6,15 @@ import heapq
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from audit.bounded import NO_REST, Rest
 from audit.compare import Difference, Run, runs
 from audit.findings import ERROR, WARN, Finding, Merging, spans_of
-from audit.intervals import Interval
 from audit.kinds.damage import DAMAGE, MERGED
 from audit.kinds.facts import Facts
 from audit.kinds.histories import consistent_point, last_epoch
 from audit.kinds.witnesses import Weighed
 from audit.reading.layout import Replica
+from audit.rows.bounded import NO_REST, Rest
+from audit.rows.intervals import Interval
 
 AckedIn = Callable[[int, int, int | None], int]
 """How many acknowledged messages a replica's log has from an offset on; with another replica, those that its

@@ -8,12 +8,12 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from audit.findings import ERROR, WARN, Finding
-from audit.intervals import Interval
 from audit.kinds.borders import contradicted
 from audit.kinds.facts import Facts
 from audit.kinds.histories import last_epoch, parted_by_epochs
 from audit.reading.layout import UNREADABLE, Replica
 from audit.reading.small.beside import EPOCHS
+from audit.rows.intervals import Interval
 
 
 def epochs(facts: Facts) -> list[Finding]:

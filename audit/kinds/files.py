@@ -12,12 +12,12 @@ from itertools import groupby, pairwise
 from typing import Final
 
 from audit.findings import ERROR, WARN, Finding
-from audit.intervals import Interval
 from audit.kinds.damage import Sound
 from audit.kinds.facts import Facts
 from audit.reading.aside import OTHERS_MAX
 from audit.reading.layout import Replica, is_segment_name
 from audit.reading.strays import OTHERS_BYTES_MAX
+from audit.rows.intervals import Interval
 
 _UNSEEN: Final = "more, or what cannot be read"
 BEHIND: Final = "behind the segment's end"

@@ -9,10 +9,10 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from audit.compare import Cursor, covering_start
-from audit.intervals import Interval, in_both
 from audit.plan import covered
 from audit.reading.layout import ALL, Replica, segment_reader
 from audit.reading.storage import open_storage
+from audit.rows.intervals import Interval, in_both
 
 NEVER: Final = ALL
 _ASKED: Final = 8

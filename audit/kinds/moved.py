@@ -9,12 +9,12 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Final, NamedTuple
 
 from audit.compare import Cursor
-from audit.intervals import Interval, joined
 from audit.kinds.damage import Damages
 from audit.kinds.facts import Facts
 from audit.reading.layout import Replica, Segment, bytes_at, segment_reader
 from audit.reading.records.record import MISPLACED, Record, parse
 from audit.reading.storage import open_storage
+from audit.rows.intervals import Interval, joined
 
 _COMPARED_MAX: Final = 1000
 """Runs of misplaced records of a replica. What is behind them counts as if it were nowhere else."""

@@ -14,10 +14,10 @@ import pyarrow as pa
 from audit.findings import ERROR, WARN, Finding
 from audit.kinds.convicted import Holder, Wrong, apart
 from audit.kinds.facts import Facts
-from audit.numbers import LAST
+from audit.ledgers.history import REFUSED, UNKNOWN
 from audit.queues import Fault, Run, Runs, begins_again, explain
 from audit.reading.derived.queue_files import Queue, QueueFolder, first_named
-from audit.reading.history import REFUSED, UNKNOWN
+from audit.rows.numbers import LAST
 from audit.tables import TAKEN, ScannedLog, View
 
 Queues = dict[Queue, Runs]

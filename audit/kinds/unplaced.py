@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
 
-from audit.intervals import Interval, in_both, joined, without
 from audit.kinds.damage import Damages
 from audit.kinds.facts import Facts
 from audit.kinds.moved import held_in
 from audit.reading.derived.queue_files import Queue
 from audit.reading.records.record import Record
+from audit.rows.intervals import Interval, in_both, joined, without
 from audit.tables import ScannedLog, View
 from model.message import TRANSACTION_MASK, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
 

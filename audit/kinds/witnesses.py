@@ -17,14 +17,14 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 
 from audit.compare import covering_start
-from audit.intervals import Interval
-from audit.ledger import Line
-from audit.ledger_columns import WAITING_TOPIC
+from audit.ledgers.columns import WAITING_TOPIC
+from audit.ledgers.ledger import Line
 from audit.reading.derived.queue_files import Queue
 from audit.reading.layout import Replica, segment_reader
 from audit.reading.records.record import Record, parse
 from audit.reading.records.search import window
 from audit.reading.storage import open_storage
+from audit.rows.intervals import Interval
 from audit.tables import TAKEN
 from model.message import COMPRESSED, TRANSACTION_MASK, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
 

@@ -7,8 +7,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any, Final
 
+from audit.earlier.incremental import Trusted
 from audit.findings import ERROR, INFO, KINDS, UNLISTED, Finding, new_of, write
-from audit.incremental import Trusted
 from audit.pages import html, sentence
 from audit.pages.html import number, size
 from audit.reading.layout import Replica

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from audit.intervals import Interval
 from audit.reading.layout import (
     Replica,
     Segment,
@@ -25,6 +24,7 @@ from audit.reading.records.scan import scan_columns
 from audit.reading.records.search import find_record, sync, window
 from audit.reading.storage import Storage, UnfitFileError, names_in, open_storage
 from audit.reading.strays import Behind, Metered, belongs
+from audit.rows.intervals import Interval
 
 OTHERS_MAX: Final = 1000
 """Files of other names that are looked at, each as far as a segment is long."""

@@ -14,8 +14,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
-from audit.intervals import Interval
-from audit.numbers import PLACE_LAST, QUEUE_LAST, of_digits
 from audit.reading.records.record import parse
 from audit.reading.records.search import WINDOW_BYTES, Read, window
 from audit.reading.small.epoch_lines import parse_epochs
@@ -23,6 +21,8 @@ from audit.reading.small.last_writer import Writer, is_written_over, last_writer
 from audit.reading.small.seals import CHECKPOINT_MARK, PAGE_BYTES, checkpoint_problem, is_sealed_by
 from audit.reading.storage import Storage, StoreSpec, UnfitFileError, names_in, open_storage
 from audit.reading.traces import had_records
+from audit.rows.intervals import Interval
+from audit.rows.numbers import PLACE_LAST, QUEUE_LAST, of_digits
 from audit.sources.compressed import CannotUnpackError
 
 MADE_OF_LOG: Final = {

@@ -9,9 +9,9 @@ import io
 from contextlib import suppress
 from typing import Any, Final
 
-from audit.intervals import Interval
 from audit.reading.layout import Readable
 from audit.reading.records.search import Search
+from audit.rows.intervals import Interval
 from audit.sources.location import CODECS
 from audit.sources.storage import Storage, StoredFile
 from audit.sources.unpacked import stream_of

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final
 
-from audit.intervals import Interval
+from audit.rows.intervals import Interval
 
 
 class Phase(IntEnum):

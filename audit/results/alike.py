@@ -11,9 +11,9 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from audit.findings import Finding
-from audit.intervals import Interval
 from audit.kinds.witnesses import records
 from audit.reading.layout import Replica, bytes_at
+from audit.rows.intervals import Interval
 
 _OF_PLACES: Final = frozenset({"queue_gap", "dup_queue_offset", "queue_order"})
 _OF_BYTES: Final = frozenset({"phantom", "acked_mismatch"})

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import Final
 
 from audit.findings import Finding
-from audit.intervals import Interval
 from audit.reading.layout import Replica
+from audit.rows.intervals import Interval
 
 REPAIR: Final = "keelmq store repair"
 

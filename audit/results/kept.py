@@ -9,7 +9,6 @@ from functools import partial
 from typing import Final
 
 from audit.findings import Finding
-from audit.intervals import Interval
 from audit.kinds.acked import STRAYED
 from audit.reading.layout import Replica, Segment, segment_reader
 from audit.reading.records.search import find_record
@@ -17,6 +16,7 @@ from audit.reading.storage import open_storage
 from audit.results import advice
 from audit.results.advice import Advice
 from audit.results.stretches import is_blank_behind
+from audit.rows.intervals import Interval
 
 MISPLACED: Final = "phys_offset_mismatch"
 _LOOKED_BYTES: Final = 16 * 1024 * 1024

@@ -12,11 +12,11 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
 from audit.findings import ERROR, INFO, WARN, Finding, without_absent
-from audit.intervals import Interval
 from audit.kinds import entries
-from audit.numbers import LAST
 from audit.reading.layout import Replica
 from audit.results.times import lost_between, stored_between
+from audit.rows.intervals import Interval
+from audit.rows.numbers import LAST
 
 TIMED_MAX: Final = 100
 """Windows that are given times; each costs a few reads, of 8 MiB at most."""

@@ -13,11 +13,11 @@ from dataclasses import replace
 from typing import Final
 
 from audit.findings import WARN, Finding, Spans
-from audit.intervals import Interval, joined, without
 from audit.reading.layout import Replica
 from audit.results.alike import Alike
 from audit.results.contradicted import contradicted
 from audit.results.outvoted import Outvoted
+from audit.rows.intervals import Interval, joined, without
 
 _UNREADABLE: Final = frozenset(
     {

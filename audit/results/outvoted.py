@@ -14,7 +14,6 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from audit.findings import Finding
-from audit.intervals import Interval
 from audit.kinds.index import log_of
 from audit.reading.derived.index_files import (
     ENTRY,
@@ -29,6 +28,7 @@ from audit.reading.derived.queue_files import entry_at
 from audit.reading.layout import Replica, record_at
 from audit.reading.records.record import Record, indexed_words, parse
 from audit.reading.storage import open_storage
+from audit.rows.intervals import Interval
 
 _LOOKED_MAX: Final = 1000
 """Records that are read, of all rows."""

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from audit.intervals import Interval
 from audit.reading.layout import Replica
 from audit.results.right import PARTS_MAX, Right, border_before
 from audit.results.stretches import common_end
+from audit.rows.intervals import Interval
 
 
 class Part(NamedTuple):

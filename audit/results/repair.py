@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from audit.findings import ERROR, INFO, Finding
-from audit.intervals import Interval
 from audit.kinds.borders import around_of
 from audit.kinds.files import is_behind
 from audit.reading.layout import CHECKPOINT, Replica
@@ -23,6 +22,7 @@ from audit.results.parts import by_segment, parts
 from audit.results.right import Right, is_repairable
 from audit.results.stretches import is_blank_behind
 from audit.results.tables import FROM_ITS_COPY, epochs_from_copy, from_its_copy
+from audit.rows.intervals import Interval
 
 _BY_REPAIR: Final = frozenset({"crc_mismatch", "bytes_differ", "unreadable_region", "phys_offset_mismatch"})
 _BY_LOG: Final = frozenset({"cq_wrong", "cq_missing", "cq_dangling", "index_wrong", "index_missing"})

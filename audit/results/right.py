@@ -11,13 +11,13 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Final
 
 from audit.findings import INFO, Finding
-from audit.intervals import Interval, in_both
 from audit.kinds.borders import around_of
 from audit.reading.layout import Replica, record_at
 from audit.reading.records.record import RECORD_BYTES_MIN
 from audit.reading.small.beside import EPOCHS
 from audit.results.named import EVERYWHERE, Named
 from audit.results.stretches import common_end
+from audit.rows.intervals import Interval, in_both
 
 _OF_EPOCHS: Final = frozenset({"epoch_mismatch", "epoch_file_corrupt"})
 PARTS_MAX: Final = 50

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Final
 
 from audit.compare import STEPS_MAX, Cursor, covering_start
-from audit.intervals import Interval
 from audit.reading.layout import ALL, Replica, Segment, segment_reader
 from audit.reading.records.record import MISPLACED
 from audit.reading.records.search import WINDOW_BYTES, Read, find_record
 from audit.reading.storage import open_storage
+from audit.rows.intervals import Interval
 
 _LOOKED_BYTES: Final = 16 * 1024 * 1024
 

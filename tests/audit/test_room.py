@@ -15,7 +15,7 @@ from admin.exits import run as run_command
 from audit import room
 from audit.commands import audit
 from audit.pages import report as pages
-from audit.parts import Folder
+from audit.rows.parts import Folder
 from audit.run import AuditError
 from audit.sources import unpacked
 from audit.tables import EngineError

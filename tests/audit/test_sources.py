@@ -16,7 +16,7 @@ import pytest
 
 from audit.engines.lines import ranges, read_lines
 from audit.engines.local import LocalEngine
-from audit.ledger import read_ledger
+from audit.ledgers.ledger import read_ledger
 from audit.reading.storage import LocalStorage, open_storage, parse_stores
 from audit.run import Report, audit
 from audit.sources import unpacked

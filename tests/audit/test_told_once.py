@@ -12,8 +12,8 @@ from click.testing import CliRunner, Result
 
 from audit.commands import audit as audit_command
 from audit.engines.local import LocalEngine
-from audit.parts import Spool
 from audit.reading.storage import parse_stores
+from audit.rows.parts import Spool
 from audit.run import Report, audit
 from tests.audit.plants import make
 from tests.audit.stores import LogWriter, copies, look, patch
@@ -21,7 +21,7 @@ from tests.audit.stores import LogWriter, copies, look, patch
 
 @pytest.fixture(autouse=True)
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("audit.bounded.LISTED_MAX", 2)
+    monkeypatch.setattr("audit.rows.bounded.LISTED_MAX", 2)
 
 
 def _audited(stores: list[Path], ledger: Path | None, unlisted: Path) -> Report:

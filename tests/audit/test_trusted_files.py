@@ -243,7 +243,7 @@ def test_keys_of_many_segments_are_asked_for_together(
         monkeypatch.setattr(LocalLog, name, counting(name))
     report = run_local(stores, None, tmp_path / "a.parquet")
     assert asked == ["last_places", "keyed"]
-    monkeypatch.setattr("audit.carried.KEYED_ROWS_MAX", 1)
+    monkeypatch.setattr("audit.earlier.carried.KEYED_ROWS_MAX", 1)
     run_local(stores, None, tmp_path / "b.parquet")
     full = report.replicas[0].end // SEGMENT
     assert asked[2:] == ["last_places", *["keyed"] * full]
@@ -256,7 +256,7 @@ def test_copies_of_what_is_trusted_are_counted_without_their_places_in_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One that stands in what is trusted and twice behind it is told once for each place."""
-    monkeypatch.setattr("audit.bounded.LISTED_MAX", 2)
+    monkeypatch.setattr("audit.rows.bounded.LISTED_MAX", 2)
     writer = queued(tmp_path)
     stores, state = copies(writer.root, 1), tmp_path / "trusted.parquet"
     run_local(stores, None, state)

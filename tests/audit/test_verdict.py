@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from audit.ledger import read_ledger
+from audit.ledgers.ledger import read_ledger
 from audit.reading.storage import parse_stores
 from model.errors import ConfigError
 from tests.audit.plants import (

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from audit.ledger import read_ledger
+from audit.ledgers.ledger import read_ledger
 from chaos.drills import ledger
 from chaos.history import Fail, History, Invoke, Ok
 from client.message import Queue

@@ -10,7 +10,7 @@ from pyspark.sql import functions as F
 
 from audit.engines.acknowledged import ANOTHER, ENDED_SOMEHOW, MISPLACED, NOTHING
 from audit.engines.relate import PREPARED, ROLLBACK
-from audit.ledger_columns import WAITING_TOPIC
+from audit.ledgers.columns import WAITING_TOPIC
 from audit.reading.records.transactions import COMMITTED, HALF_TOPIC, OPEN, ROLLED_BACK, UNTOLD
 from model.message import COMPRESSED
 

@@ -8,7 +8,7 @@ from typing import Final
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
-from audit.folding import BETWEEN, WITHIN
+from audit.earlier.folding import BETWEEN, WITHIN
 from audit.tables import COMPARED, FOLDED
 
 STRETCH_BYTES: Final = 1 << 30
@@ -47,7 +47,7 @@ def compared(digests: DataFrame) -> DataFrame:
 
 
 def folded(digests: DataFrame, segment_bytes: int) -> DataFrame:
-    """FOLDED rows of DIGEST rows, as ``audit.folding`` makes them."""
+    """FOLDED rows of DIGEST rows, as ``audit.earlier.folding`` makes them."""
     ranges = F.sort_array(F.collect_list(F.struct("start", "end", "digest")))
     text = F.transform(
         "held",

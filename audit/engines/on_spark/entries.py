@@ -8,9 +8,9 @@ from typing import Final
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
-from audit.numbers import FIRST
 from audit.reading.derived.queue_files import ENTRIES, EXTENSION_BELOW, QueueFile
 from audit.reading.records.record import STORED_FROM
+from audit.rows.numbers import FIRST
 from audit.tables import LACKING, UNENTERED, Entered, EntryBounds
 from model.message import LMQ_PREFIX, SCHEDULE_TOPIC
 

@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from audit.engines.lines import ranges, sent_ranges
-from audit.ledger import DIGEST_BETWEEN, DIGEST_MS_MAX, OF_LINES, OF_SENT, Ledger, Told
+from audit.ledgers.ledger import DIGEST_BETWEEN, DIGEST_MS_MAX, OF_LINES, OF_SENT, Ledger, Told
 from model.errors import ConfigError
 
 log = logging.getLogger(__name__)
@@ -94,7 +94,7 @@ _OF = {"lines": OF_LINES, "sent": OF_SENT}
 
 
 def _seen(rows: DataFrame, told: Told) -> list[Any]:
-    """How many rows the workers read, and their digest: as ``audit.ledger.digest_of`` makes it."""
+    """How many rows the workers read, and their digest: as ``audit.ledgers.ledger.digest_of`` makes it."""
     numbers = [F.col(name) for name in told.numbers]
     times = [
         F.when(F.abs(name) < DIGEST_MS_MAX, F.floor(F.col(name) * 1000)).otherwise(-1) for name in told.times

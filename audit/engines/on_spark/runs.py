@@ -7,7 +7,7 @@ from typing import Final
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from audit.numbers import LAST
+from audit.rows.numbers import LAST
 
 QUEUE: Final = ["topic", "queue_id"]
 STRETCH_BYTES: Final = 256 * 1024 * 1024
@@ -15,7 +15,7 @@ STRETCH_BYTES: Final = 256 * 1024 * 1024
 
 
 def place_behind() -> Column:
-    """The place behind a record, as ``audit.numbers.sums`` has it."""
+    """The place behind a record, as ``audit.rows.numbers.sums`` has it."""
     return F.coalesce(F.try_add(F.col("queue_offset"), F.col("advance")), F.lit(LAST))
 
 

@@ -15,13 +15,13 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from audit.engines.lines import read_ordered, read_sent
 from audit.engines.pieces import PIECES, NearTask, PieceTask, run_near, run_pieces
-from audit.ledger_columns import LEDGER
+from audit.ledgers.columns import LEDGER
+from audit.ledgers.history import SENT
 from audit.reading.derived.index_files import INDEX, IndexTask, run_index
 from audit.reading.derived.others import DerivedTask, run_derived
 from audit.reading.derived.queue_files import ENTRIES, QueueFile, read_entries
 from audit.reading.derived.queue_prefix import PREFIX, PrefixTask, run_prefix
 from audit.reading.derived.queue_slices import PROVED, SliceTask, run_slices
-from audit.reading.history import SENT
 from audit.tables import DIGEST, LOG, Task, run_digests, run_scan
 
 SOURCE: Final = "keelmq_log"

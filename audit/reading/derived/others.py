@@ -25,11 +25,11 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from audit.numbers import PLACE_LAST, QUEUE_LAST, of_digits
 from audit.reading.derived.index_files import INDEX, Log, records
 from audit.reading.derived.queue_files import ENTRY_BYTES, EXTENSION_BELOW, QueueFile, read_entries
 from audit.reading.records.record import RECORD_BYTES_MAX, RECORD_BYTES_MIN, Record, parse
 from audit.reading.storage import Storage, names_in, open_storage
+from audit.rows.numbers import PLACE_LAST, QUEUE_LAST, of_digits
 from model.message import INNER_BATCH, TIMER_TOPIC
 
 BATCH_ENTRY: Final = np.dtype(

@@ -20,9 +20,9 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from audit.numbers import QUEUE_LAST, of_digits
 from audit.reading.small.config_tables import queues_of
 from audit.reading.storage import Storage, names_in, open_storage
+from audit.rows.numbers import QUEUE_LAST, of_digits
 
 ENTRY_BYTES: Final = 20
 EXTENSION_BELOW: Final = -(1 << 31)

@@ -27,7 +27,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
-from audit.numbers import of_digits
 from audit.reading.layout import CHECKPOINT
 from audit.reading.small.config_tables import (
     SUFFIX,
@@ -49,6 +48,7 @@ from audit.reading.small.seals import (
     seal_problem,
 )
 from audit.reading.storage import Storage, names_in, open_storage
+from audit.rows.numbers import of_digits
 
 _BOOT: Final[dict[str, tuple[type, ...]]] = {
     "bootId": (str,),

@@ -22,8 +22,8 @@ import zlib
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from audit.numbers import QUEUE_LAST, of_digits, of_json
 from audit.reading.storage import Storage
+from audit.rows.numbers import QUEUE_LAST, of_digits, of_json
 
 SUFFIX: Final = ".changes"
 _UP_TO: Final = "keelmqChanges"

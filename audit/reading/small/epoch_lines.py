@@ -5,7 +5,7 @@ from __future__ import annotations
 import zlib
 from itertools import pairwise
 
-from audit.numbers import LAST
+from audit.rows.numbers import LAST
 
 
 def parse_epochs(raw: bytes) -> tuple[list[tuple[int, int]], str]:

@@ -14,9 +14,9 @@ from audit.engines.pieces import KEYS, PIECE, PIECES, NearTask, PieceTask, run_n
 from audit.engines.relate import LocalLog
 from audit.engines.slices import last_place, planned
 from audit.engines.told import Told
-from audit.parts import hashes
 from audit.reading.derived.queue_files import Queue, QueueFile
 from audit.reading.derived.queue_slices import run_slices
+from audit.rows.parts import hashes
 from audit.tables import CHUNK, LOG, Entered, EntryBounds, Task, View
 
 PARTS = 3

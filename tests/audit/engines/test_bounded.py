@@ -13,15 +13,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from audit.carried import NOTHING
+from audit.earlier.carried import NOTHING
 from audit.engines.local import LocalEngine
 from audit.engines.relate import LocalLog, collect
 from audit.kinds import queues
-from audit.parts import Folder, Spool
-from audit.places import Places
 from audit.queues import explain
 from audit.reading.layout import Replica
 from audit.reading.storage import parse_stores
+from audit.rows.parts import Folder, Spool
+from audit.rows.places import Places
 from audit.run import audit
 from audit.tables import LOG, RECORD, ScannedLog, View
 from tests import ROOT
@@ -132,7 +132,7 @@ def test_lost_and_repeated_messages_are_counted_beyond_the_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No log has any message of the ledger, and each message of the log stands twice."""
-    monkeypatch.setattr("audit.bounded.LISTED_MAX", 5)
+    monkeypatch.setattr("audit.rows.bounded.LISTED_MAX", 5)
     stores, ledger = lost_and_repeated(tmp_path)
     rest = tmp_path / "unlisted.parquet"
     report = audit(parse_stores([*map(str, stores)]), LocalEngine(), ledger_path=str(ledger), unlisted=rest)
@@ -152,7 +152,7 @@ def test_damage_is_counted_beyond_the_first(tmp_path: Path, monkeypatch: pytest.
     """Each damaged record and each that differs was one of the driver's objects until its report."""
     stores, ledger = much_damaged(tmp_path)
     whole = run_local(stores, ledger)
-    monkeypatch.setattr("audit.bounded.LISTED_MAX", 5)
+    monkeypatch.setattr("audit.rows.bounded.LISTED_MAX", 5)
     rest = tmp_path / "unlisted.parquet"
     specs = parse_stores([*map(str, stores)])
     report = audit(specs, LocalEngine(), ledger_path=str(ledger), unlisted=rest)

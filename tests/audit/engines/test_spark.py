@@ -21,7 +21,7 @@ from audit.compare import compare_digests
 from audit.engines.lines import ranges
 from audit.engines.local import LocalEngine
 from audit.findings import Finding
-from audit.ledger import Ledger, read_ledger
+from audit.ledgers.ledger import Ledger, read_ledger
 from audit.reading.layout import load
 from audit.reading.log_ends import find_ends
 from audit.reading.storage import parse_stores
@@ -322,7 +322,7 @@ def test_spark_counts_them_too_and_cuts_long_queues(
     conf = cast(spark.SparkEngine, engine)._session.conf
     least = int(conf.get(LEAST) or 0)
     monkeypatch.setattr("audit.engines.on_spark.session.TASK_ROWS", 20)
-    monkeypatch.setattr("audit.bounded.LISTED_MAX", 5)
+    monkeypatch.setattr("audit.rows.bounded.LISTED_MAX", 5)
     monkeypatch.setattr("audit.engines.on_spark.runs.STRETCH_BYTES", 1500)
     monkeypatch.setattr(spark, "STREAMED_ROWS", 3)
     # As on a cluster: no line of the ledger goes through the driver.
@@ -355,7 +355,7 @@ def test_spark_counts_damage_beyond_the_first(
 ) -> None:
     stores, ledger = much_damaged(tmp_path)
     whole = run_local(stores, ledger)
-    monkeypatch.setattr("audit.bounded.LISTED_MAX", 5)
+    monkeypatch.setattr("audit.rows.bounded.LISTED_MAX", 5)
     monkeypatch.setattr("audit.engines.spark.STREAMED_ROWS", 3)  # so damage comes as a stream
     rest, specs = tmp_path / "unlisted.parquet", parse_stores([*map(str, stores)])
     report = audit(specs, cast(Engine, engine), ledger_path=str(ledger), unlisted=rest)

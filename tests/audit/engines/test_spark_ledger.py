@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from audit.ledger import Ledger, read_ledger
+from audit.ledgers.ledger import Ledger, read_ledger
 from audit.tables import EngineError
 from tests.audit.counted import lost_and_repeated
 from tests.audit.plants import make, run_spark
@@ -124,7 +124,7 @@ def test_lines_that_a_session_passes_over_end_the_audit(
     stores, _, ledger = make(tmp_path)
     lost = json.dumps({"uniq_key": "lost", "topic": "T", "queue_id": 0, "queue_offset": 99, "body_crc": 1})
     ledger.write_text(f"{ledger.read_text()}{lost}\n")
-    monkeypatch.setattr("audit.ledger._PART_BYTES", 200)
+    monkeypatch.setattr("audit.ledgers.ledger._PART_BYTES", 200)
     parquet = Ledger.parquet
 
     def without_one(self: Ledger, *, sent: bool = False) -> list[str]:

@@ -10,15 +10,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from audit.carried import NOTHING
+from audit.earlier.carried import NOTHING
 from audit.engines import order
 from audit.engines.local import LocalEngine
 from audit.engines.order import out_of_order
 from audit.engines.queue_runs import QueueRuns
 from audit.findings import write
-from audit.numbers import FIRST, LAST, differences, sums
-from audit.parts import Folder, Parts, hashes
 from audit.queues import Run, Runs, explain
+from audit.rows.numbers import FIRST, LAST, differences, sums
+from audit.rows.parts import Folder, Parts, hashes
 from audit.tables import QUEUES, Task
 from tests.audit.extremes import extreme
 from tests.audit.plants import PLANTS, make, make_queued, run_local, run_with
@@ -37,7 +37,7 @@ def test_equal_texts_have_equal_hashes_wherever_they_stand() -> None:
 
 
 def test_parts_keep_every_row_in_its_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("audit.parts._WAITING_ROWS_MAX", 30)
+    monkeypatch.setattr("audit.rows.parts._WAITING_ROWS_MAX", 30)
     folder = Folder()
     parts = Parts(folder, pa.schema([("n", pa.int64())]), 3)
     for begin in range(0, 100, 10):
@@ -165,8 +165,8 @@ def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("audit.engines.relate.HASHES_MAX", 30)
     monkeypatch.setattr("audit.engines.relate.COPIES_MAX", 1)
     monkeypatch.setattr("audit.engines.acknowledged._ROWS", 13)
-    monkeypatch.setattr("audit.ledger._PART_BYTES", 500)
-    monkeypatch.setattr("audit.ledger._BATCH_LINES", 9)
+    monkeypatch.setattr("audit.ledgers.ledger._PART_BYTES", 500)
+    monkeypatch.setattr("audit.ledgers.ledger._BATCH_LINES", 9)
 
 
 def test_a_queue_that_is_read_in_pieces_is_explained_as_one() -> None:

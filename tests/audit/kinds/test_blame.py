@@ -8,8 +8,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from audit.earlier.incremental import STATE
 from audit.engines.local import LocalEngine
-from audit.incremental import STATE
 from audit.pages.report import _replicas, lines, page, save
 from audit.reading.layout import load
 from audit.reading.storage import LocalStorage, StoreSpec, parse_stores, shown, without_secrets

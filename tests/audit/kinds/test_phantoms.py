@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from audit.engines.local import LocalEngine
-from audit.ledger import Ledger
+from audit.ledgers.ledger import Ledger
 from audit.run import Report
 from audit.tables import Engine
 from chaos.history import Fail, History, Invoke, Ok, Unknown

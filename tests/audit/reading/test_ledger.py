@@ -1,4 +1,4 @@
-"""The promise of audit.ledger: JSON lines and Parquet say the same, and a bad line is named."""
+"""The promise of audit.ledgers.ledger: JSON lines and Parquet say the same, and a bad line is named."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from audit.ledger import LEDGER, digest_of, from_rows, read_ledger
-from audit.reading.history import NO_SENDS
+from audit.ledgers.history import NO_SENDS
+from audit.ledgers.ledger import LEDGER, digest_of, from_rows, read_ledger
 from chaos.history import HistoryEvent
 from model.errors import ConfigError
 

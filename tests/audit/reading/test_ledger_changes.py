@@ -15,10 +15,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from audit import ledger as ledgers
 from audit.engines.lines import ranges, read_lines
-from audit.ledger import read_ledger
-from audit.reading.watched import WatchedFile
+from audit.ledgers import ledger as ledgers
+from audit.ledgers.ledger import read_ledger
+from audit.ledgers.watched import WatchedFile
 from model.errors import ConfigError
 
 ROWS = [

@@ -13,8 +13,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from audit.ledger import read_ledger
-from audit.ledger_columns import NEEDED, OPTIONAL
+from audit.ledgers.columns import NEEDED, OPTIONAL
+from audit.ledgers.ledger import read_ledger
 from model.errors import ConfigError
 from tests import ROOT
 
@@ -172,7 +172,7 @@ def test_a_folder_that_is_neither_says_what_is_taken(tmp_path: Path) -> None:
 
 
 def test_a_part_that_is_cut_meanwhile_ends_the_audit(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from audit.reading.watched import WatchedFile
+    from audit.ledgers.watched import WatchedFile
 
     checked: list[str] = []
 

@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from audit.commands import audit
-from audit.ledger import read_ledger
+from audit.ledgers.ledger import read_ledger
 from model.errors import ConfigError
 from tests.audit.plants import make_queued, run_local
 

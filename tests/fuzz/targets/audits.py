@@ -11,7 +11,7 @@ from typing import Final
 
 from admin.backup import manifest
 from admin.backup.manifest import CannotBackUp, Manifest, Part
-from audit.reading import history
+from audit.ledgers import history
 from audit.reading.small import config_tables
 from broker.tables import change_file
 from model.errors import ConfigError

@@ -10,9 +10,9 @@ from types import SimpleNamespace
 from typing import Any, Final, TypeVar, cast
 
 from admin.host.serve import plan
-from audit.ledger import _json_lines
-from audit.ledger_columns import from_rows
-from audit.reading.history import lines_of
+from audit.ledgers.columns import from_rows
+from audit.ledgers.history import lines_of
+from audit.ledgers.ledger import _json_lines
 from broker.membership.identity import Application, Identity
 from broker.membership.reboot import Noted, UncleanRebootDetector
 from broker.requests.consumers.locks import LockProcessor

@@ -1,5 +1,5 @@
 """Which messages were acknowledged? Reads ledgers: JSON lines or Parquet, a file or a folder, one line a
-message, with the columns of ``audit.ledger_columns``.
+message, with the columns of ``audit.ledgers.columns``.
 
 ``{"uniq_key","topic","queue_id","queue_offset","body_crc"}`` are needed; ``phys_offset`` is optional, as are
 ``begun_ms`` and ``acked_ms`` (any one clock): with both, a message acknowledged before another was begun must
@@ -26,12 +26,12 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
-from audit.ledger_columns import LEDGER, NEEDED, from_rows, of_column, untold
-from audit.parts import Folder, Parts, hashes
-from audit.reading import history
-from audit.reading.history import SENT, is_blank, json_object, lines_of
+from audit.ledgers import history
+from audit.ledgers.columns import LEDGER, NEEDED, from_rows, of_column, untold
+from audit.ledgers.history import SENT, is_blank, json_object, lines_of
+from audit.ledgers.watched import WatchedFile, WatchedFolder
 from audit.reading.storage import codec_of
-from audit.reading.watched import WatchedFile, WatchedFolder
+from audit.rows.parts import Folder, Parts, hashes
 from audit.sources.arrow import connected
 from audit.sources.location import CODECS, shown, without_secrets
 from model.errors import ConfigError

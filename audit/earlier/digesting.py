@@ -13,8 +13,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from audit.folding import Folded, Stretch, stretches
-from audit.incremental import Trust
+from audit.earlier.folding import Folded, Stretch, stretches
+from audit.earlier.incremental import Trust
 from audit.tables import COMPARED, Engine, Task
 
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from audit.reading.history import CRC_MASK
+from audit.ledgers.history import CRC_MASK
 from model.errors import ConfigError
 
 LEDGER: Final = pa.schema(

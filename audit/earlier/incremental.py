@@ -1,5 +1,5 @@
 """Which segments need not be read again? What is known of sealed ones is kept between audits, with size and
-mtime: their digests, and (``audit.carried``) the queues and keys of those in which nothing was wrong.
+mtime: their digests, and (``audit.earlier.carried``) the queues and keys of those in which nothing was wrong.
 
 A disk that rots does not change a file's mtime: what was trusted is said in the report, and a full audit
 reads everything again.
@@ -15,15 +15,15 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from audit.carried import NOTHING, Carries, Clean, bytes_of, replace, rows_of
+from audit.earlier.carried import NOTHING, Carries, Clean, bytes_of, replace, rows_of
+from audit.earlier.folding import Folded, Stretch
+from audit.earlier.trusted_files import NAME, TrustedFiles
+from audit.earlier.trusted_files import of as _of
 from audit.findings import INFO, Finding
-from audit.folding import Folded, Stretch
-from audit.intervals import Interval, joined
 from audit.reading.layout import Replica, Segment
 from audit.reading.storage import open_storage
+from audit.rows.intervals import Interval, joined
 from audit.tables import Engine, ScannedLog, Task, View
-from audit.trusted_files import NAME, TrustedFiles
-from audit.trusted_files import of as _of
 
 STATE: Final = pa.schema(
     [
@@ -39,7 +39,7 @@ STATE: Final = pa.schema(
         ("digest", pa.binary()),
     ]
 )
-"""One row a segment of a replica: of all digests of its ranges as one (``audit.folding``)."""
+"""One row a segment of a replica: of all digests of its ranges as one (``audit.earlier.folding``)."""
 File = tuple[str, str]
 """A replica's name and location as ``_of`` tells them, and a path below it."""
 Stamp = tuple[int, int]

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from audit.parts import Folder
+from audit.rows.parts import Folder
 
 _WAITING: Final = 10_000
 

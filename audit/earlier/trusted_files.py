@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from audit.carried import bytes_of, replace, rows_of
+from audit.earlier.carried import bytes_of, replace, rows_of
 from audit.findings import INFO, Finding, as_text
 from audit.reading.derived.index_files import IndexTask
 from audit.reading.derived.queue_files import QueueFile, look

@@ -4,8 +4,8 @@ was told waits in files."""
 from __future__ import annotations
 
 from audit.findings import Finding
-from audit.parts import Folder
-from audit.places import Places
+from audit.rows.parts import Folder
+from audit.rows.places import Places
 
 
 class Once:

@@ -1,0 +1,1 @@
+"""Which messages were acknowledged? Ledgers, and the histories of drills, line by line."""
