@@ -42,7 +42,7 @@ def _speaks_against(f: Finding, r: Replica, unentered: bool, confirmable: bool) 
 
 
 def _is_put_back(record: Record, f: Finding) -> bool:
-    """Is one number of its place another than the entry's, as ``store.offline.misplaced`` has it?"""
+    """Is one number of its place another than the entry's, as ``store.offline.queues.misplaced`` has it?"""
     differ = record.queue_id != f.queue_id, record.queue_offset != f.queue_offset
     return record.topic == f.topic and sum(differ) == 1
 

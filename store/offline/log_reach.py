@@ -25,7 +25,7 @@ from store.files.checkpoint import Checkpoint
 from store.files.damage import may_have
 from store.files.record import HEAD, Record
 from store.offline.directory import StoreDirectory
-from store.offline.queue_places import Queue, places_of
+from store.offline.queues.places import Queue, places_of
 
 _ROW_BYTES: Final = 8 << 20
 """A row of entries whose records are all gone is followed so far: no write that a crash cut was longer."""

@@ -15,11 +15,11 @@ from store.files.consume_queue import ENTRY, ENTRY_BYTES, PRE_BLANK, PRE_BLANK_S
 from store.files.index import Index
 from store.files.record import Dispatch, DispatchParser, Record
 from store.offline.directory import NEW_INDEX, SegmentInfo, StoreDirectory
-from store.offline.growing import Growing
 from store.offline.index_check import Shape
-from store.offline.queue_begins import FOLDER
-from store.offline.queue_places import Placed, Queue, Says, placed, right_ones
-from store.offline.queue_sizes import Told, opens, queue_files
+from store.offline.queues.begins import FOLDER
+from store.offline.queues.growing import Growing
+from store.offline.queues.places import Placed, Queue, Says, placed, right_ones
+from store.offline.queues.sizes import Told, opens, queue_files
 
 _BATCH: Final = 1024
 _BLANKS: Final = 1 << 14

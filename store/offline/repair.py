@@ -24,8 +24,8 @@ from store.offline import verify
 from store.offline.directory import SegmentInfo, StoreDirectory, must_be_store
 from store.offline.index_check import Shape, shape_of
 from store.offline.left import condensed
-from store.offline.mend_queues import is_of_queues, mend_queues
-from store.offline.queue_sizes import UNTOLD, Told, size_of
+from store.offline.queues.mend import is_of_queues, mend_queues
+from store.offline.queues.sizes import UNTOLD, Told, size_of
 from store.offline.rebuild import rebuild_index
 from store.offline.replicas import Comparison, goes_on_behind
 from store.offline.taking import copy, gap_at, proven

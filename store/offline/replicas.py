@@ -21,8 +21,8 @@ from store.files.index_file import IndexFile
 from store.files.record import BadRecord, DispatchParser, Record, whole
 from store.heal.agreement import Copy, decide
 from store.offline.directory import StoreDirectory
-from store.offline.entries import EntryCheck
 from store.offline.index_check import Shape
+from store.offline.queues.entries import EntryCheck
 
 _BATCH_BYTES: Final = 1 << 20
 RUN_BYTES_MAX: Final = 1 << 20

@@ -23,13 +23,13 @@ from store.files.consume_queue import PRE_BLANK_SIZE, TAGS_CODE_MIN
 from store.files.record import BadRecord, Dispatch, DispatchParser, Record, delay_levels_ms, measure
 from store.flow.multi_dispatch import places
 from store.offline.directory import Damage, SegmentInfo, StoreDirectory
-from store.offline.dues import dues_of, odd_dues
-from store.offline.entries import EntryCheck
 from store.offline.index_check import IndexCheck, Shape, shape_of
 from store.offline.log_reach import LogReach
-from store.offline.queue_begins import QueueBegins
-from store.offline.queue_places import Placed, Queue, Says
-from store.offline.queue_sizes import size_of
+from store.offline.queues.begins import QueueBegins
+from store.offline.queues.dues import dues_of, odd_dues
+from store.offline.queues.entries import EntryCheck
+from store.offline.queues.places import Placed, Queue, Says
+from store.offline.queues.sizes import size_of
 
 DAMAGE_MAX: Final = 1000
 OFFSET_MAX: Final = 2**63 - 1

@@ -14,7 +14,7 @@ from model.message import SCHEDULE_TOPIC, encode_properties
 from runtime.os_env import OsDisk, OsEnv
 from store.files.checkpoint import Checkpoint
 from store.files.consume_queue import ENTRY, ENTRY_BYTES
-from store.offline.dues import Due, odd_dues
+from store.offline.queues.dues import Due, odd_dues
 from store.offline.repair import repair
 from store.offline.verify import verify
 from tests.audit.plants import run_local

@@ -11,7 +11,7 @@ from model.errors import DiskError
 from runtime.os_env import OsDisk, OsEnv
 from store.offline import written
 from store.offline.directory import SegmentInfo
-from store.offline.queue_sizes import UNTOLD, USUAL, Told, told_by
+from store.offline.queues.sizes import UNTOLD, USUAL, Told, told_by
 from store.offline.repair import repair
 from store.offline.verify import verify
 from tests.fakes.disk.memory import FaultyDisk, FaultyEnv

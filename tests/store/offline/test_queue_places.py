@@ -10,7 +10,7 @@ import pytest
 from store.files.consume_queue import ENTRY, ENTRY_BYTES
 from store.files.record import Record, decode, encode
 from store.offline.directory import StoreDirectory
-from store.offline.queue_places import QueuePlaces, Says
+from store.offline.queues.places import QueuePlaces, Says
 from store.offline.repair import repair
 from store.offline.verify import verify
 from tests.fakes.disk.memory import FaultyDisk, FaultyEnv

@@ -11,7 +11,7 @@ import pytest
 from store.files.consume_queue import FILL_ENTRIES_MAX
 from store.files.record import Record, decode, encode
 from store.offline.directory import SegmentInfo
-from store.offline.queue_begins import QueueBegins
+from store.offline.queues.begins import QueueBegins
 from store.offline.repair import repair
 from store.offline.verify import verify
 from tests.fakes.disk.memory import FaultyDisk, FaultyEnv

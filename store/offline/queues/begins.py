@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from store.files.consume_queue import ENTRY_BYTES
 from store.files.record import Record
 from store.offline.directory import SegmentInfo, StoreDirectory
-from store.offline.queue_places import Queue, QueuePlaces, far_ahead, places_of
+from store.offline.queues.places import Queue, QueuePlaces, far_ahead, places_of
 
 FOLDER: Final = "consumequeue"
 

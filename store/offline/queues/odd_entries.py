@@ -22,8 +22,8 @@ from runtime.env import Disk
 from store.files.consume_queue import ENTRY, ENTRY_BYTES, PRE_BLANK, PRE_BLANK_SIZE
 from store.files.record import DispatchParser, Record
 from store.offline.directory import SegmentInfo, StoreDirectory
-from store.offline.entries import EntryCheck
-from store.offline.queue_places import Queue, QueuePlaces, Says, far_ahead, places_of
+from store.offline.queues.entries import EntryCheck
+from store.offline.queues.places import Queue, QueuePlaces, Says, far_ahead, places_of
 from store.offline.written import Written
 
 _HOLES_MAX: Final = 1000

@@ -16,7 +16,7 @@ from runtime.env import File
 from store.files.consume_queue import PRE_BLANK_SIZE
 from store.files.record import DispatchParser, Record
 from store.offline.directory import StoreDirectory
-from store.offline.entries import EntryCheck
+from store.offline.queues.entries import EntryCheck
 
 _QUEUE_ID: Final = struct.Struct(">i")
 _QUEUE_ID_AT: Final = 12

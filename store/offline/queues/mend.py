@@ -15,13 +15,13 @@ from runtime.env import Disk
 from store.files.consume_queue import ENTRY, PRE_BLANK
 from store.files.record import DispatchParser
 from store.offline.directory import StoreDirectory
-from store.offline.dues import dues_of, odd_dues
-from store.offline.entries import Entry, EntryCheck
-from store.offline.misplaced import Misplaced, misplaced, write_place
-from store.offline.odd_entries import OddEntries
-from store.offline.queue_begins import is_queue_file
-from store.offline.queue_places import Says, placed
-from store.offline.queue_sizes import Told
+from store.offline.queues.begins import is_queue_file
+from store.offline.queues.dues import dues_of, odd_dues
+from store.offline.queues.entries import Entry, EntryCheck
+from store.offline.queues.misplaced import Misplaced, misplaced, write_place
+from store.offline.queues.odd_entries import OddEntries
+from store.offline.queues.places import Says, placed
+from store.offline.queues.sizes import Told
 from store.offline.rebuild import (
     complete_queues,
     drop_unbelieved,

@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from runtime.env import Disk
 from store.files.consume_queue import ENTRY_BYTES, FILL_ENTRIES_MAX, PRE_BLANK
 from store.offline.directory import SegmentInfo
-from store.offline.queue_begins import FOLDER
-from store.offline.queue_places import Placed, Queue, Says, places_of
-from store.offline.queue_sizes import Told
+from store.offline.queues.begins import FOLDER
+from store.offline.queues.places import Placed, Queue, Says, places_of
+from store.offline.queues.sizes import Told
 from store.offline.written import Written
 
 

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 from model.ids import is_number
 from model.message import DELAY, SCHEDULE_TOPIC, property_of
 from store.offline.directory import StoreDirectory
-from store.offline.entries import EntryCheck
+from store.offline.queues.entries import EntryCheck
 
 STORED_FROM: Final = 1 << 31
 """A clock that says less was not set, and a number from here on is no hash of TAGS."""
