@@ -48,8 +48,8 @@ from runtime.turns import Slice
 from store.files.commit_log import CommitLog
 from store.files.epoch_file import EpochFile
 from store.files.health import Health
-from store.flow.dispatch import Dispatcher
-from store.flow.flush import Flusher
+from store.flow.dispatching.dispatch import Dispatcher
+from store.flow.upkeep.flush import Flusher
 from store.message_store import MessageStore
 from store.recover.recovery import _Recovery as Recovery
 

@@ -17,12 +17,12 @@ from model.ids import PhysicalOffset
 from runtime.env import Env
 from runtime.tasks import Tasks
 from store.files.store_files import StoreFiles
-from store.flow.flush import Flusher
-from store.flow.housekeeping import Housekeeping
-from store.flow.reserve import Reserve
-from store.flow.retention import ROUND_S, Retention
-from store.flow.store_flow import StoreFlow
-from store.flow.throttle import Throttle
+from store.flow.dispatching.store_flow import StoreFlow
+from store.flow.upkeep.flush import Flusher
+from store.flow.upkeep.housekeeping import Housekeeping
+from store.flow.upkeep.reserve import Reserve
+from store.flow.upkeep.retention import ROUND_S, Retention
+from store.flow.upkeep.throttle import Throttle
 from store.heal.repair import Repairer
 from store.heal.scrub import Scrub
 

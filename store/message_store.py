@@ -27,11 +27,11 @@ from store.files.entry_sizes import counted
 from store.files.epoch_file import EpochFile
 from store.files.record import Dispatch, NewMessage, Record
 from store.files.store_files import StoreFiles
-from store.flow.arrivals import OnArrive
+from store.flow.dispatching.arrivals import OnArrive
+from store.flow.dispatching.store_flow import StoreFlow
 from store.flow.reading import Got, Reader
-from store.flow.retention import Retention
-from store.flow.store_flow import StoreFlow
-from store.flow.throttle import Throttle
+from store.flow.upkeep.retention import Retention
+from store.flow.upkeep.throttle import Throttle
 from store.flow.writing import Gathered, Prepared, Put, Writer
 from store.heal.repair import Repairer
 from store.heal.scrub import Scrub

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Final
 
-from store.flow.arrivals import Arrival, Listening, OnArrive
+from store.flow.dispatching.arrivals import Arrival, Listening, OnArrive
 
 IDLE_S: Final = 1.0
 """Who rests looks all the same, so often: an arrival that nobody told of costs that much."""

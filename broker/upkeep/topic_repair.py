@@ -14,7 +14,7 @@ from broker.context import BrokerContext
 from broker.requests.moving import records_of
 from broker.upkeep.copies import is_copy
 from runtime.turns import Slice
-from store.flow.arrivals import Arrival, Listening
+from store.flow.dispatching.arrivals import Arrival, Listening
 from store.flow.reading import GetStatus
 
 RECENT_MS: Final = 600_000

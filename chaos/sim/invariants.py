@@ -105,7 +105,7 @@ CHANGED_BY: Final[Mapping[str, Sequence[str]]] = {
 PART_OF: Final[Mapping[str, Sequence[str]]] = {
     "store.files.commit_log.CommitLog": ("store.message_store.MessageStore",),
     "store.files.damage.DamageLedger": ("store.message_store.MessageStore",),
-    "store.flow.dispatch.Dispatcher": ("store.message_store.MessageStore",),
+    "store.flow.dispatching.dispatch.Dispatcher": ("store.message_store.MessageStore",),
     "broker.timers.core.Wheel": ("broker.timers.delivery.TimerService",),
     "broker.timers.progress.NotesInWaiting": ("broker.timers.delivery.TimerService",),
     "broker.tables.table_text.TableText": (

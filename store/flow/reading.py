@@ -31,7 +31,7 @@ from store.files.record import (
     store_timestamp_of,
 )
 from store.files.store_files import StoreFiles
-from store.flow.multi_dispatch import places as light_places
+from store.flow.dispatching.multi_dispatch import places as light_places
 
 SCAN_ENTRIES_MAX: Final = 800
 """Entries one get looks at when a filter wants few of them."""

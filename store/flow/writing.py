@@ -17,9 +17,9 @@ from runtime.env import Buffer
 from store.files.consume_queue import is_queue_name
 from store.files.record import BLANK_BYTES, OVERHEAD_BYTES_MAX, Dispatch, NewMessage, encode, place, unplaced
 from store.files.store_files import StoreFiles
-from store.flow import multi_dispatch
-from store.flow.queue_offsets import QueueOffsets
-from store.flow.store_flow import StoreFlow, has_light_queues
+from store.flow.dispatching import multi_dispatch
+from store.flow.dispatching.queue_offsets import QueueOffsets
+from store.flow.dispatching.store_flow import StoreFlow, has_light_queues
 
 _FIRST: Final = QueueOffset(0)
 CLOCK_BACK_MAX_MS: Final = 60_000

@@ -27,7 +27,7 @@ from store.files.partial import PROVEN_BYTES, partial_behind
 from store.files.record import BLANK_BYTES, HEAD, BadRecord, Dispatch, whole
 from store.files.segment import Segment
 from store.files.store_files import StoreFiles
-from store.flow.store_flow import StoreFlow
+from store.flow.dispatching.store_flow import StoreFlow
 from store.recover.lost import note_damage
 
 log = logging.getLogger(__name__)

@@ -28,8 +28,8 @@ from store.files.consume_queue import ConsumeQueue
 from store.files.damage import RECORD_BYTES_MAX
 from store.files.record import BadRecord, Dispatch, has_prop_crc, measure
 from store.files.store_files import StoreFiles
-from store.flow.store_flow import StoreFlow
-from store.flow.throttle import Throttle
+from store.flow.dispatching.store_flow import StoreFlow
+from store.flow.upkeep.throttle import Throttle
 from store.heal.repair import PAGE_BYTES, Repairer
 
 log = logging.getLogger(__name__)

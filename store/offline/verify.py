@@ -21,7 +21,7 @@ from runtime.env import Disk
 from store.files.checkpoint import Checkpoint
 from store.files.consume_queue import PRE_BLANK_SIZE, TAGS_CODE_MIN
 from store.files.record import BadRecord, Dispatch, DispatchParser, Record, delay_levels_ms, measure
-from store.flow.multi_dispatch import places
+from store.flow.dispatching.multi_dispatch import places
 from store.offline.directory import Damage, SegmentInfo, StoreDirectory
 from store.offline.index_check import IndexCheck, Shape, shape_of
 from store.offline.log_reach import LogReach

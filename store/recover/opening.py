@@ -14,7 +14,7 @@ from model.errors import DiskError
 from runtime.env import Env, Lock
 from runtime.tasks import Tasks
 from store.files.store_files import StoreFiles
-from store.flow.store_flow import StoreFlow
+from store.flow.dispatching.store_flow import StoreFlow
 from store.recover.abort_file import AbortFile, Stop
 from store.recover.evidence import LogWasLonger, reached
 from store.recover.recovery import Recovered, recover

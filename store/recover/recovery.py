@@ -13,11 +13,11 @@
     5. records up to there are dispatched, entries of damaged ones kept; queue offsets come from the queues
                     and a scan of all that is behind
 
-Where to start: with a sealed checkpoint at most 8 MiB before the settled offset (store.flow.housekeeping):
+Where to start: with a sealed checkpoint at most 8 MiB before the settled offset (flow/upkeep/housekeeping):
 what lies before was whole, and is durable with its queue entries. Else, after a clean stop, at the segment
 that holds the end of what the queues know; after an unclean one at the newest whose first record is 3 s older
 than what the checkpoint says was flushed everywhere. The index may be left behind: it catches up while the
-broker serves (store.flow.indexing).
+broker serves (store.flow.dispatching.indexing).
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ from store.files.partial import claimed_end
 from store.files.record import HEAD, RECORD_BYTES_MIN, BadRecord, decode, measure, store_timestamp_of
 from store.files.segment import Segment
 from store.files.store_files import StoreFiles
-from store.flow.dispatch import offsets_taken
-from store.flow.multi_dispatch import places as light_places
-from store.flow.store_flow import StoreFlow
+from store.flow.dispatching.dispatch import offsets_taken
+from store.flow.dispatching.multi_dispatch import places as light_places
+from store.flow.dispatching.store_flow import StoreFlow
 from store.recover.lost import note_damage, note_what_belongs_together
 from store.recover.mended import forget_mended
 from store.recover.scan import Scan, StaleRest, entry_disagrees

@@ -18,10 +18,10 @@ from store.files.epoch_file import encode as encode_epochs
 from store.files.partial import claimed_end, damaged_end
 from store.files.record import RECORD_BYTES_MIN, BadRecord, measure
 from store.files.store_files import StoreFiles
-from store.flow.dispatch import offsets_taken
-from store.flow.queue_offsets import QueueOffsets
+from store.flow.dispatching.dispatch import offsets_taken
+from store.flow.dispatching.queue_offsets import QueueOffsets
+from store.flow.dispatching.store_flow import StoreFlow
 from store.flow.reading import Reader
-from store.flow.store_flow import StoreFlow
 from store.recover.lost import note_damage
 
 log = logging.getLogger(__name__)

@@ -85,7 +85,7 @@ def test_every_reason_it_explains_is_given() -> None:
             "broker/service.py",
             "ha/slave/follower.py",
             "controller/raft/raft.py",
-            "store/flow/retention.py",
+            "store/flow/upkeep/retention.py",
             "store/files/health.py",
             "runtime/report/lasting.py",
         )

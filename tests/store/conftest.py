@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from store.flow.dispatch import Dispatcher
+from store.flow.dispatching.dispatch import Dispatcher
 from store.message_store import MessageStore
 
 STEPS = (

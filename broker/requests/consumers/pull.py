@@ -34,7 +34,7 @@ from runtime.tasks import Tasks
 from runtime.turns import Slice, Unhurried
 from store.files.consume_queue import is_queue_name
 from store.files.record import store_timestamp_of
-from store.flow.arrivals import Arrival, Listening
+from store.flow.dispatching.arrivals import Arrival, Listening
 from store.flow.reading import GetStatus, Got
 
 CHECK_S: Final = 1.0  # how often the held pulls' deadlines are looked at

@@ -18,8 +18,8 @@ from model.ids import BrokerId, Epoch
 from model.message import TIMER_TOPIC
 from runtime.turns import Slice
 from store.files.damage import DamagedRange
-from store.flow import retention
-from store.flow.dispatch import FAR_ENTRIES
+from store.flow.dispatching.dispatch import FAR_ENTRIES
+from store.flow.upkeep import retention
 from tests.broker.helpers import client_of, commit, config_for, elected, eventually, running, topic
 from tests.plain import broker_ids
 

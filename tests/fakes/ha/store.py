@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from model.errors import DiskError
-from store.flow.throttle import Throttle
+from store.flow.upkeep.throttle import Throttle
 from store.recover.abort_file import AbortFile
 from store.recover.evidence import LogWasLonger
 from tests.fakes.disk.memory import FaultyDisk

@@ -24,7 +24,7 @@ from store.files.compiled import compiled
 from store.files.consume_queue import ENTRY, ConsumeQueue
 from store.files.index_file import Header, IndexFile
 from store.files.sealed import seal, unseal
-from store.flow.multi_dispatch import places
+from store.flow.dispatching.multi_dispatch import places
 from tests.broker.helpers import batch_body
 from tests.fuzz.targets import golden
 from tests.fuzz.targets.target import Target, disk_with, pieces, stable

@@ -20,7 +20,7 @@ from model.ids import PhysicalOffset
 from runtime import native
 from store.files.compiled import compiled, layouts
 from store.files.record import Dispatch, DispatchParser, blank, delay_levels_ms, encode
-from store.flow.dispatch import Dispatcher
+from store.flow.dispatching.dispatch import Dispatcher
 from store.message_store import MessageStore
 from tests.fakes.disk.memory import FaultyEnv
 from tests.store.support import SEGMENT, message, opened

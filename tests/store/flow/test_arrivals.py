@@ -1,10 +1,10 @@
-"""The promise of store.flow.arrivals: a hook hears while it listens, and may end that while it hears."""
+"""The promise of flow/dispatching/arrivals: a hook hears while it listens, and may end that."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from store.flow.arrivals import Arrival, Listening, OnArrive
+from store.flow.dispatching.arrivals import Arrival, Listening, OnArrive
 
 
 def test_a_hook_hears_from_begin_to_end_only() -> None:

@@ -1,4 +1,4 @@
-"""The promise of store.flow.dispatch: each confirmed record becomes visible once, whatever was cut before."""
+"""The promise of flow/dispatching: each confirmed record becomes visible once, whatever was cut before."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from model.ids import PhysicalOffset
 from store.files.record import Dispatch
-from store.flow import dispatch
+from store.flow.dispatching import dispatch
 from store.message_store import MessageStore
 from tests.fakes.disk.memory import FaultyEnv
 from tests.store.support import message, opened, records_of

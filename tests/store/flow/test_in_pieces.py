@@ -14,7 +14,8 @@ from model.ids import PhysicalOffset
 from model.message import BORN_HOST_V6, TRANSACTION_PREPARED
 from runtime.turns import Slice
 from store.files.record import walk
-from store.flow import queue_flush, queue_offsets
+from store.flow.dispatching import queue_offsets
+from store.flow.upkeep import queue_flush
 from tests.fakes.disk.memory import FaultyEnv
 from tests.store.support import fill, message, opened
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from store.files.consume_queues import OPEN_FILES_MAX
-from store.flow.housekeeping import Housekeeping
+from store.flow.upkeep.housekeeping import Housekeeping
 from tests.fakes.disk.memory import FaultyDisk, FaultyEnv
 from tests.store.support import fill, opened
 from tests.waiting import until

@@ -14,7 +14,7 @@ from model.ids import Epoch, PhysicalOffset
 from runtime.env import read_file
 from store.files.checkpoint import Checkpoint
 from store.files.damage import DamagedRange
-from store.flow import retention
+from store.flow.upkeep import retention
 from tests.fakes.disk.memory import FaultyEnv
 from tests.store.support import SEGMENT, fill, message, opened, records_of
 from tests.waiting import until

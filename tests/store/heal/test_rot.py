@@ -18,7 +18,7 @@ from runtime.turns import Slice
 from store.files.consume_queue import ENTRY_BYTES, ConsumeQueue
 from store.files.index_file import LOOKED_AT_ONCE, IndexFile
 from store.files.record import BadRecord, Record, decode, walk
-from store.flow import dispatch
+from store.flow.dispatching import dispatch
 from store.heal.repair import Wanted
 from store.heal.scrub import LOOKUPS_MAX
 from store.message_store import MessageStore

@@ -14,8 +14,9 @@ from runtime.env import read_file
 from store.files import index_file
 from store.files.checkpoint import READ_BYTES, Checkpoint
 from store.files.record import Dispatch
-from store.flow import housekeeping, indexing
-from store.flow.throttle import POSTPONE_S, STEP_PAUSE_S
+from store.flow.dispatching import indexing
+from store.flow.upkeep import housekeeping
+from store.flow.upkeep.throttle import POSTPONE_S, STEP_PAUSE_S
 from store.message_store import MessageStore
 from tests.fakes.disk.memory import FaultyDisk, FaultyEnv
 from tests.store.support import config, fill, message, opened
@@ -113,7 +114,7 @@ def test_what_a_start_makes_up_does_not_grow_with_the_kills_before() -> None:
 def test_a_part_of_much_is_written_back_before_all_of_it_is_made_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lives too short to come level still come nearer."""
     monkeypatch.setattr(indexing, "STEP_BYTES", 500)
-    monkeypatch.setattr("store.flow.throttle.STEP_PAUSE_S", 0.1)
+    monkeypatch.setattr("store.flow.upkeep.throttle.STEP_PAUSE_S", 0.1)
     monkeypatch.setattr(housekeeping, "CATCH_UP_BYTES", 2000)
 
     async def write(store: MessageStore) -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from model.errors import DiskError
 from model.ids import Epoch, PhysicalOffset
 from store.files.record import encode
-from store.flow import queue_flush
+from store.flow.upkeep import queue_flush
 from store.flow.writing import Put
 from store.message_store import MessageStore
 from store.recover import recovery

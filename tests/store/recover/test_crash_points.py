@@ -15,7 +15,7 @@ import pytest
 
 from store.files.commit_log import CommitLog
 from store.files.segment import Segment
-from store.flow.flush import Flusher
+from store.flow.upkeep.flush import Flusher
 from store.message_store import MessageStore
 from tests.store.crash_workload import KINDS, Workload, examine, points
 

@@ -11,7 +11,7 @@ from runtime.env import read_file
 from store.files.checkpoint import READ_BYTES, Checkpoint
 from store.files.consume_queue import ENTRY
 from store.files.record import HEAD, BadRecord, decode, whole
-from store.flow import queue_flush
+from store.flow.upkeep import queue_flush
 from store.message_store import MessageStore
 from store.recover import recovery
 from tests.fakes.disk.memory import FaultyDisk, FaultyEnv, FaultyFile
@@ -159,7 +159,7 @@ async def test_an_index_left_behind_catches_up_while_the_store_serves(
     await store.open()
     await fill(store, 60)
     disk = env.disk.killed()
-    monkeypatch.setattr("store.flow.indexing.AT_ONCE_BYTES", 100)
+    monkeypatch.setattr("store.flow.dispatching.indexing.AT_ONCE_BYTES", 100)
     async with opened(FaultyEnv(disk)) as again:
         assert again.indexing_bytes
         assert len(records_of(again)) == 30
@@ -178,6 +178,6 @@ async def test_a_log_without_keys_is_not_read_again_for_the_index(monkeypatch: p
         for _ in range(50):
             store.put(message("no key"))
         store.confirm(store.log.end)
-    monkeypatch.setattr("store.flow.indexing.AT_ONCE_BYTES", -1)
+    monkeypatch.setattr("store.flow.dispatching.indexing.AT_ONCE_BYTES", -1)
     async with opened(FaultyEnv(env.disk)) as again:
         assert again.indexing_bytes <= 1

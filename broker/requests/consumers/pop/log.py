@@ -19,7 +19,7 @@ from broker.state.pop_counts import ACK, CHECKPOINT, PopCounts
 from model.message import BORN_HOST_V6, STORE_HOST_V6, TAGS, UNIQ_KEY, encode_properties
 from model.pop import TIMER_DELIVER_MS, revive_topic
 from store.files.record import NewMessage
-from store.flow.arrivals import Arrival, Listening
+from store.flow.dispatching.arrivals import Arrival, Listening
 from store.flow.writing import Put
 
 ACK_TIME_MS: Final = 1000

@@ -20,7 +20,7 @@ from remoting.pop_headers import LookHeader, PopHeader
 from remoting.service import Connection
 from runtime.tasks import Tasks
 from runtime.turns import Slice
-from store.flow.arrivals import Arrival, Listening
+from store.flow.dispatching.arrivals import Arrival, Listening
 
 EARLY_MS: Final = 50
 """A pop is answered so long before its time is over, as in the original: its client does not wait longer."""

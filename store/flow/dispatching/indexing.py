@@ -3,9 +3,9 @@
 Queues first: consumers need them at once, a look-up by key can wait a moment. What is dispatched while the
 index is level goes into it from the same batch. After a start the index may be behind, and its slots (20 MB
 by default) are not in memory yet: then a task reads them off the loop and parses the log from where the
-index ends, STEP_BYTES at a time, until both are level. It pauses between two steps (flow/throttle), as the
+index ends, STEP_BYTES at a time, until both are level. It pauses between two steps (upkeep/throttle), as the
 broker may be elected meanwhile; what grows under load is made up too, or it would never be level. What was
-made up is written back at once (store.flow.housekeeping): a broker that is killed again and again begins each
+made up is written back at once (upkeep/housekeeping): a broker that is killed again and again begins each
 time where it was, not ever further behind. A small backlog recovery makes up itself.
 """
 
@@ -23,8 +23,8 @@ from store.files.index import Index
 from store.files.index_file import CHECKED_AT_ONCE
 from store.files.record import BadRecord, Dispatch
 from store.files.store_files import StoreFiles
-from store.flow.throttle import Throttle
-from store.flow.walker import READ_BYTES, Walker
+from store.flow.dispatching.walker import READ_BYTES, Walker
+from store.flow.upkeep.throttle import Throttle
 
 if TYPE_CHECKING:
     from runtime.native._native import Block

@@ -41,7 +41,7 @@ from runtime.env import Buffer
 from runtime.report.complaints import Complaints
 from store.files.consume_queue import is_queue_name
 from store.files.record import Dispatch, DispatchParser, NewMessage, Place
-from store.flow.queue_offsets import QueueOffsets
+from store.flow.dispatching.queue_offsets import QueueOffsets
 
 log = logging.getLogger(__name__)
 

@@ -16,7 +16,7 @@ from runtime.report.histogram import Histogram
 from store.files.commit_log import CommitLog
 from store.files.health import Health
 from store.files.segment import Segment
-from store.flow.syncing import synced
+from store.flow.upkeep.syncing import synced
 
 
 class Flusher:

@@ -1,9 +1,9 @@
 """What is written back beside the log: queue entries, index pages, the checkpoint, and in which order?
 
-Queues first, then their sync (``store.flow.queue_flush``), then the checkpoint that covers them: after a
+Queues first, then their sync (``queue_flush``), then the checkpoint that covers them: after a
 crash recovery starts at what the checkpoint says and makes the rest again from the log.
 
-The index is written back every INDEX_FLUSH_S, and what a start had to make up (``store.flow.indexing``) as
+The index is written back every INDEX_FLUSH_S, and what a start had to make up (``dispatching.indexing``) as
 soon as it is: at the first CATCH_UP_BYTES of it, and when the index is level. So what the next start has to
 make up is what this life left behind, however often the broker is killed and however long its log is.
 """
@@ -17,11 +17,11 @@ from typing import Final
 
 from runtime.env import Env
 from store.files.store_files import StoreFiles
-from store.flow.indexing import WRITING_INDEX
-from store.flow.queue_flush import QueueFlush
-from store.flow.reserve import Reserve
-from store.flow.store_flow import StoreFlow
-from store.flow.throttle import Throttle
+from store.flow.dispatching.indexing import WRITING_INDEX
+from store.flow.dispatching.store_flow import StoreFlow
+from store.flow.upkeep.queue_flush import QueueFlush
+from store.flow.upkeep.reserve import Reserve
+from store.flow.upkeep.throttle import Throttle
 
 log = logging.getLogger(__name__)
 

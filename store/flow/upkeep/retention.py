@@ -22,7 +22,7 @@ from model.ids import PhysicalOffset
 from runtime.env import Env
 from runtime.turns import Slice
 from store.files.store_files import StoreFiles
-from store.flow.dispatch import Dispatcher
+from store.flow.dispatching.dispatch import Dispatcher
 
 log = logging.getLogger(__name__)
 

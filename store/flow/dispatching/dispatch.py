@@ -42,9 +42,9 @@ from store.files.record import (
     measure,
 )
 from store.files.store_files import StoreFiles
-from store.flow.arrivals import Arrival, OnArrive
-from store.flow.indexing import Indexer
-from store.flow.walker import READ_BYTES
+from store.flow.dispatching.arrivals import Arrival, OnArrive
+from store.flow.dispatching.indexing import Indexer
+from store.flow.dispatching.walker import READ_BYTES
 
 if TYPE_CHECKING:
     from runtime.native._native import Block, Parser

@@ -16,8 +16,8 @@ from store.files.compiled import PACKED
 from store.files.consume_queue import ConsumeQueue
 from store.files.record import RECORD_BYTES_MIN, Dispatch
 from store.files.store_files import StoreFiles
-from store.flow.dispatch import FAR_ENTRIES, messages_at
-from store.flow.walker import Walker
+from store.flow.dispatching.dispatch import FAR_ENTRIES, messages_at
+from store.flow.dispatching.walker import Walker
 
 T = TypeVar("T")
 STEP_QUEUES: Final = 512

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from model.config import StoreConfig
 from store.files.record import DispatchParser, delay_levels_ms
 from store.files.store_files import StoreFiles
-from store.flow.arrivals import OnArrive
-from store.flow.dispatch import Dispatcher
-from store.flow.indexing import Indexer
-from store.flow.multi_dispatch import MultiDispatchParser
-from store.flow.throttle import Throttle
-from store.flow.walker import Walker
+from store.flow.dispatching.arrivals import OnArrive
+from store.flow.dispatching.dispatch import Dispatcher
+from store.flow.dispatching.indexing import Indexer
+from store.flow.dispatching.multi_dispatch import MultiDispatchParser
+from store.flow.dispatching.walker import Walker
+from store.flow.upkeep.throttle import Throttle
 
 
 @dataclass(frozen=True, slots=True)

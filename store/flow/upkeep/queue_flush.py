@@ -20,8 +20,8 @@ from runtime.env import Env
 from runtime.turns import Slice
 from store.files.segment import Segment
 from store.files.store_files import StoreFiles
-from store.flow.dispatch import WRITING_QUEUES, Dispatcher
-from store.flow.syncing import synced
+from store.flow.dispatching.dispatch import WRITING_QUEUES, Dispatcher
+from store.flow.upkeep.syncing import synced
 
 WRITE_QUEUES: Final = 512
 """Queues written out between two turns of the loop, at most: new ones take longer than a slice allows."""

@@ -1,0 +1,1 @@
+"""How do records get from the log into queues and index, and who hears of it?"""
