@@ -42,7 +42,7 @@ class Change:
     new: Audit
     appeared: list[Row] = field(default_factory=list)
     gone: list[Row] = field(default_factory=list)
-    unread: list[Row] = field(default_factory=list)  # of replicas that the newer one could not read
+    unread: list[Row] = field(default_factory=list)  # of replicas that the newer one did not read
     changed: list[tuple[Row, Row]] = field(default_factory=list)
     same: int = 0
 
@@ -79,10 +79,12 @@ def read(directory: Path) -> Audit:
         for row in findings:
             _same_version(directory / "findings.jsonl", row)
         whole = summary["verdict"] in EXIT_CODES and all(
-            row["severity"] in _RANK and all(name in row for name in _ABOUT) for row in findings
+            row["severity"] in _RANK and all(name in row for name in (*_ABOUT, "until")) for row in findings
         )
     except FileNotFoundError as error:
         raise ConfigError(f"{directory}: no report of an audit: {error.filename} is missing") from None
+    except OSError as error:
+        raise ConfigError(f"{directory}: the report of an audit cannot be read: {error}") from None
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ConfigError(f"{directory}: not the report of an audit: {error}") from None
     if not whole:
@@ -112,11 +114,15 @@ def compare(old: Audit, new: Audit) -> Change:
             change.changed.append((former, row))
         else:
             change.same += 1
-    unreadable = new.summary.get("unreadable") or {}
+    unread = set(new.summary.get("unreadable") or ()) | (_replicas(old) - _replicas(new))
     for about, row in before.items():
         if about not in after:
-            (change.unread if row["replica"] in unreadable else change.gone).append(row)
+            (change.unread if row["replica"] in unread else change.gone).append(row)
     return change
+
+
+def _replicas(audit: Audit) -> set[str]:
+    return {replica["name"] for replica in audit.summary.get("replicas") or ()}
 
 
 def subject(row: Row) -> tuple[Any, ...]:
@@ -145,7 +151,7 @@ def lines(change: Change) -> list[str]:
     out.append(
         f"{verdicts}: {len(change.appeared)} new, {len(change.gone)} gone, "
         f"{len(change.changed)} changed, {change.same} as before"
-        + (f", {len(change.unread)} of what could not be read" if change.unread else "")
+        + (f", {len(change.unread)} of what was not read" if change.unread else "")
     )
     return out
 

@@ -66,7 +66,8 @@ def windows(findings: Sequence[Finding], replicas: Sequence[Replica]) -> list[Wi
     for f in findings:
         lost = f.kind == "acked_missing" and f.copies == 0
         if f.severity != INFO or lost:
-            file = f.segment if f.phys_offset < 0 else ""
+            # What has no place is no part of a stretch.
+            file = f.segment if f.phys_offset < 0 else None
             key = (f.kind, f.severity, f.replica, f.topic, f.queue_id, f.epoch, f.copies, f.ambiguous, file)
             groups.setdefault(key, []).append(f)
     found = [(_window(run), run) for rows in groups.values() for run in _runs(rows, size)]

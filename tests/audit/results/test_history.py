@@ -71,7 +71,17 @@ def test_what_was_found_on_a_replica_that_cannot_be_read_now_is_not_gone(tmp_pat
     told = call("diff", *outs)
     assert told.return_value == 3
     assert [line[:20] for line in told.stdout.splitlines()[:-1]] == ["? error crc_mismatch"]
-    assert told.stdout.endswith("0 new, 0 gone, 0 changed, 0 as before, 1 of what could not be read\n")
+    assert told.stdout.endswith("0 new, 0 gone, 0 changed, 0 as before, 1 of what was not read\n")
+    said = json.loads(call("diff", *outs, "--json").stdout)
+    assert (said["gone"], [row["replica"] for row in said["unread"]]) == ([], ["r1"])
+
+
+def test_what_was_found_on_a_replica_that_is_not_given_now_is_not_gone(tmp_path: Path) -> None:
+    stores, writer, _ = make(tmp_path)
+    patch(stores[1], int(str(writer.rows[12]["phys_offset"])) + 88, b"?")
+    outs = [str(tmp_path / name) for name in ("old", "new")]
+    call(*(str(s) for s in stores), "--out", outs[0])
+    call(str(stores[0]), str(stores[2]), "--out", outs[1])
     said = json.loads(call("diff", *outs, "--json").stdout)
     assert (said["gone"], [row["replica"] for row in said["unread"]]) == ([], ["r1"])
 
@@ -96,11 +106,14 @@ def test_a_finding_that_got_worse_is_no_new_one(tmp_path: Path) -> None:
     assert call("diff", str(tmp_path / "b"), str(tmp_path / "a")).return_value == 0
 
 
-@pytest.mark.parametrize("broken", ["nothing", "summary.json", "findings.jsonl", "other"])
+@pytest.mark.parametrize("broken", ["nothing", "summary.json", "findings.jsonl", "other", "a folder"])
 def test_what_is_no_report_cannot_be_compared(broken: str, tmp_path: Path) -> None:
     old, new = two_audits(tmp_path, "duplicate")
     if broken == "nothing":
         new = str(tmp_path / "nosuch")
+    elif broken == "a folder":
+        (Path(new) / "findings.jsonl").unlink()
+        (Path(new) / "findings.jsonl").mkdir()
     elif broken == "other":
         (Path(new) / "findings.jsonl").write_text('{"kind": "dup_message"}\n')
     else:

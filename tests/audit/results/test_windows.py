@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -156,3 +157,11 @@ def test_lost_messages_are_counted_by_what_the_page_says(tmp_path: Path) -> None
     query = "sum(records) FROM findings WHERE kind = 'acked_missing' AND copies = 0 AND topic IS NOT NULL"
     assert query in (ROOT / "docs" / "audit.md").read_text()
     assert sum(asked) == json.loads((out / "summary.json").read_text())["ledger"]["lost"] == 7
+
+
+def test_what_has_no_place_is_in_no_window_with_what_has_one() -> None:
+    row = Finding(
+        "acked_missing", "error", "*", topic="T", queue_id=0, epoch=-1, records=1, until=-1, phys_offset=-1
+    )
+    told = windows([row, replace(row, phys_offset=100, until=101)], [])
+    assert [(w.phys_offset, w.until, w.records) for w in told] == [(-1, -1, 1), (100, 101, 1)]
