@@ -5,8 +5,8 @@
 
 Stores are three replicas whose files are links to one, so that disk and page cache hold them once; those read
 cold are copies. Peak memory is the largest VmHWM of the audit's processes, CPU seconds are those of all; an
-audit of a few megabytes, nearly all of it start, is measured too. Rates are per CPU second, of readers in the
-same run.
+audit of a few megabytes, nearly all of it start, is measured too, and so is a Spark session without one.
+Rates are per CPU second, of readers in the same run.
 """
 
 from __future__ import annotations
@@ -178,12 +178,10 @@ def peak_mib(pid: int) -> float:
     return int(found[0]) / 1024 if found else 0.0
 
 
-def audited(stores: list[Path], out: Path, *options: str) -> dict[str, Any]:
-    """One audit in a process of its own: seconds, CPU seconds, peak memory, what it found."""
-    command = [sys.executable, "-m", "cli.main", "audit", *map(str, stores), "--out", str(out), *options]
+def followed(command: list[str]) -> tuple[dict[str, int], float]:
+    """Run it to its end: the peak memory of its own process, of others and of Java's, and the CPU seconds of
+    all."""
     environ = {**os.environ, "PYTHONPATH": str(ROOT)}
-    shutil.rmtree(out, ignore_errors=True)
-    begin = time.perf_counter()
     peaks: dict[tuple[int, bool], float] = {}
     cpu: dict[int, float] = {}
     with subprocess.Popen(command, env=environ, stdout=subprocess.DEVNULL) as child:
@@ -194,20 +192,43 @@ def audited(stores: list[Path], out: Path, *options: str) -> dict[str, Any]:
                     peaks[pid, before] = max(peaks.get((pid, before), 0.0), peak)
                 cpu[pid] = max(cpu.get(pid, 0.0), cpu_s_of(pid))
             time.sleep(0.02)
-    summary = json.loads((out / "summary.json").read_text())
     own = peaks.pop((child.pid, False))
     of_java = [peak for (_, java), peak in peaks.items() if java]
     of_others = [peak for (_, java), peak in peaks.items() if not java]
+    found = {
+        "peak_mib": round(own),
+        "peak_of_others_mib": round(max(of_others, default=0)),
+        "peak_of_java_mib": round(max(of_java, default=0)),
+    }
+    return found, round(sum(cpu.values()), 1)
+
+
+def audited(stores: list[Path], out: Path, *options: str) -> dict[str, Any]:
+    """One audit in a process of its own: seconds, CPU seconds, peak memory, what it found."""
+    command = [sys.executable, "-m", "cli.main", "audit", *map(str, stores), "--out", str(out), *options]
+    shutil.rmtree(out, ignore_errors=True)
+    begin = time.perf_counter()
+    peaks, cpu_s = followed(command)
+    seconds = time.perf_counter() - begin
+    summary = json.loads((out / "summary.json").read_text())
     return {
         "verdict": summary["verdict"],
         "records": summary["records"],
         "read_gib": round(summary["bytes"] / GIB, 2),
-        "seconds": round(time.perf_counter() - begin, 1),
-        "cpu_s": round(sum(cpu.values()), 1),
-        "peak_mib": round(own),
-        "peak_of_others_mib": round(max(of_others, default=0)),
-        "peak_of_java_mib": round(max(of_java, default=0)),
+        "seconds": round(seconds, 1),
+        "cpu_s": cpu_s,
+        **peaks,
         "load_1min": round(os.getloadavg()[0], 1),
+    }
+
+
+def java_floor() -> dict[str, int]:
+    """Peak memory, in MiB, of the JVM of an audit's session that is asked nothing, and one small question."""
+    session = "from audit.engines.spark import SparkEngine, SparkSession\nengine = SparkEngine()\n"
+    question = "SparkSession.getActiveSession().range(1000).groupBy('id').count().collect()\n"
+    return {
+        name: followed([sys.executable, "-c", f"{session}{asked}engine.close()"])[0]["peak_of_java_mib"]
+        for name, asked in (("empty_session", ""), ("one_question", question))
     }
 
 
@@ -362,6 +383,8 @@ def measured(options: argparse.Namespace, folder: Path, result: dict[str, Any]) 
         print(json.dumps(result["cold"]), flush=True)
         shutil.rmtree(folder / "cold")
     if sparks:
+        result["java_floor_mib"] = java_floor()
+        print(json.dumps({"java_floor_mib": result["java_floor_mib"]}), flush=True)
         small = make(folder / "small", 1, segment_bytes=SMALL_BYTES)
         run(small, "local", 0, 0)
         run(small, "spark", 0, 0, "--engine", "spark")

@@ -38,6 +38,12 @@ TASK_ROWS: Final = 500_000
 SMALL_TASK_ROWS: Final = 20_000
 """With fewer a task takes longer to start than to run."""
 
+JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
+DRIVER_MEMORY: Final = "spark.driver.memory"
+LEAN: Final = "-Xms16m -Xmn16m -XX:MinHeapFreeRatio=10 -XX:MaxHeapFreeRatio=20"
+"""A local JVM begins with a 64th of the machine's memory, which its collector fills before it looks for what
+is free: of 120 MB then 80 were garbage. The heap may become as large as before."""
+
 LOOPBACK: Final = "127.0.0.1"
 GATEWAY: Final = "PYSPARK_GATEWAY_PORT"
 """In the environment of a program that ``spark-submit`` started: the JVM runs, with its configuration."""
@@ -61,7 +67,7 @@ def submitted_settings(master: str | None, conf: Mapping[str, str]) -> dict[str,
     SparkContext._ensure_initialized()
     told = dict(SparkConf().getAll())
     chosen = settings(master or told.get("spark.master") or "local", "", conf, told.keys())
-    chosen.pop("spark.driver.extraJavaOptions", None)  # it has started
+    chosen.pop(JAVA_OPTIONS, None)  # it has started
     return chosen if master is None else {**chosen, "spark.master": master}
 
 
@@ -114,6 +120,8 @@ def settings(
     local = master.startswith("local")
     # The simplest collector and the first compiler start fastest.
     options = f"-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Dlog4j2.configurationFile=file:{log_config}"
+    if local and DRIVER_MEMORY not in elsewhere and DRIVER_MEMORY not in conf:
+        options = f"{LEAN} {options}"  # who gives it memory means it to be used
     ours = {
         "spark.app.name": "keelmq audit",
         # Or a module in the folder an audit is started in would be imported in place of ours.
@@ -124,7 +132,7 @@ def settings(
         "spark.sql.execution.arrow.pyspark.enabled": "true",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.warehouse.dir": os.path.join(tempfile.gettempdir(), "keelmq-warehouse"),
-        "spark.driver.extraJavaOptions": options,
+        JAVA_OPTIONS: options,
     }
     if local:
         ours |= {"spark.driver.host": LOOPBACK, "spark.driver.bindAddress": LOOPBACK}

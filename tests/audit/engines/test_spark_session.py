@@ -89,6 +89,26 @@ def test_what_the_user_sets_wins(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("master", "conf", "elsewhere", "lean"),
+    [
+        ("local[2]", {}, set(), True),
+        ("spark://one:7077", {}, set(), False),
+        ("local[2]", {"spark.driver.memory": "4g"}, set(), False),
+        ("local[2]", {}, {"spark.driver.memory"}, False),
+        ("local[2]", {"spark.driver.extraJavaOptions": "-Xss2m"}, set(), False),
+    ],
+)
+def test_a_local_jvm_begins_small_unless_the_user_gives_it_memory(
+    master: str, conf: dict[str, str], elsewhere: set[str], lean: bool
+) -> None:
+    from audit.engines.on_spark.session import JAVA_OPTIONS, LEAN, settings
+
+    found = settings(master, "log", conf, elsewhere)
+    assert (LEAN in found[JAVA_OPTIONS]) == lean
+    assert conf.items() <= found.items()
+
+
+@pytest.mark.parametrize(
     ("master", "said", "told"),
     [
         ("local[*]", {}, "127.0.0.1"),
