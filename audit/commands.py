@@ -9,7 +9,7 @@ import sys
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Final, Self
 
 import click
 
@@ -26,6 +26,9 @@ from audit.run import AuditError, Report
 from audit.run import audit as run_audit
 from audit.tables import Engine
 from model.errors import ConfigError
+
+EVERY_S: Final = 2.0
+"""With ``--continuous``: between two looks for sealed segments."""
 
 
 class _WithDiff(click.Command):
@@ -113,10 +116,8 @@ def diff(old: Path, new: Path, as_json: bool) -> int:
 @click.option(
     "--every",
     type=Number(min=0.1),
-    default=2.0,
-    show_default=True,
     metavar="SECONDS",
-    help="With --continuous: how often to look for sealed segments.",
+    help="With --continuous: how often to look for sealed segments; default 2.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print summary.json instead of text.")
 def audit(
@@ -129,7 +130,7 @@ def audit(
     full: bool,
     textfile: Path | None,
     continuous: bool,
-    every: float,
+    every: float | None,
     as_json: bool,
 ) -> int:
     """Check that the stores of one broker group hold the same log, and every acknowledged message.
@@ -145,18 +146,18 @@ def audit(
     keelmq audit /data/b0 /data/b1 /data/b2 --continuous --out report
     keelmq audit diff reports/sunday reports/monday
     """
-    if textfile is not None and textfile.suffix != ".prom":
-        say(f"keelmq: --textfile {textfile}: node_exporter reads only files named *.prom", err=True)
-    if continuous:
-        if ledger or engine != "local" or as_json:
-            raise click.UsageError("--continuous has no ledger, the local engine, and text")
-        return watch(_apart(parse_stores(list(stores)), out, textfile), Path(out), every, textfile)
-    _refuse_unfit(engine, master, conf, ledger)
+    _refuse_unfit(engine, master, conf)
+    _refuse_unfit_watch(continuous, every, finite=bool(ledger) or engine != "local" or as_json)
     directory = Path(out)
     specs = _apart(parse_stores(list(stores)), out, textfile)
+    _look_at(textfile)
+    if continuous:
+        return watch(specs, directory, every or EVERY_S, textfile)
     report: Report | None = None
     with ending.in_order(quiet=True):  # what a scan spilled is removed by any signal
         try:
+            if ledger and "://" not in ledger and not Path(ledger).exists():
+                raise click.UsageError(f"--ledger {ledger}: no such file")
             made = make_engine(engine, master, dict(pair.split("=", 1) for pair in conf))
             try:
                 more = [*(["--master", master] if master else []), *_without_values(conf)]
@@ -164,10 +165,13 @@ def audit(
             finally:
                 made.close()
         finally:
-            if textfile is not None:
-                from audit.pages import textfile as metrics
+            written = _tell(textfile, report)
+    _print(report, directory, as_json=as_json)
+    diverged = report.verdict == "diverged"
+    return EXIT_CODES[report.verdict if written or diverged else "unfinished"]
 
-                metrics.write(textfile, report)
+
+def _print(report: Report, directory: Path, *, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(report.to_json()))
     elif not report.replicas:
@@ -178,7 +182,30 @@ def audit(
         for line in pages.lines(report):
             say(as_text(line))
         say(as_text(f"report: {directory / 'index.html'}"))
-    return EXIT_CODES[report.verdict]
+
+
+def _look_at(textfile: Path | None) -> None:
+    """Can it be written, and will it be read? Raises UsageError before anything is done."""
+    if textfile is None:
+        return
+    if not textfile.parent.is_dir():
+        raise click.UsageError(f"--textfile {textfile}: there is no folder {textfile.parent}")
+    if textfile.suffix != ".prom":
+        say(f"keelmq: --textfile {textfile}: node_exporter reads only files named *.prom", err=True)
+
+
+def _tell(textfile: Path | None, report: Report | None) -> bool:
+    """Write the metrics; False, and a line to stderr, where that cannot be done: the verdict stands."""
+    if textfile is None:
+        return True
+    from audit.pages import textfile as metrics
+
+    try:
+        metrics.write(textfile, report)
+    except OSError as error:
+        say(f"keelmq: --textfile {textfile} could not be written: {error.strerror or error}", err=True)
+        return False
+    return True
 
 
 def _apart(specs: list[StoreSpec], out: str, textfile: Path | None) -> list[StoreSpec]:
@@ -196,7 +223,7 @@ def _nothing_read(report: Report) -> str:
     return f"{reasons} (a STORE is a broker's storePathRootDir, the folder that holds commitlog)"
 
 
-def _refuse_unfit(engine: str, master: str | None, conf: tuple[str, ...], ledger: str | None) -> None:
+def _refuse_unfit(engine: str, master: str | None, conf: tuple[str, ...]) -> None:
     """Raises UsageError on options that do not fit."""
     if master and engine != "spark":
         raise click.UsageError("--master needs --engine spark")
@@ -204,8 +231,14 @@ def _refuse_unfit(engine: str, master: str | None, conf: tuple[str, ...], ledger
         raise click.UsageError("--conf needs --engine spark")
     if wrong := [pair for pair in conf if not pair.partition("=")[1]]:
         raise click.UsageError(f"--conf {wrong[0]}: KEY=VALUE is expected")
-    if ledger and "://" not in ledger and not Path(ledger).exists():
-        raise click.UsageError(f"--ledger {ledger}: no such file")
+
+
+def _refuse_unfit_watch(continuous: bool, every: float | None, *, finite: bool) -> None:
+    """``finite``: there are options of an audit that ends. Raises UsageError."""
+    if every is not None and not continuous:
+        raise click.UsageError("--every needs --continuous")
+    if continuous and finite:
+        raise click.UsageError("--continuous has no ledger, the local engine, and text")
 
 
 class Stop:

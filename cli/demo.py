@@ -7,10 +7,12 @@ every other and with every acknowledgement.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -35,7 +37,30 @@ from cli.dips import dips, latencies
 from model.errors import ConfigError, MqError
 
 MARKER: Final = ".keelmq-demo"
-"""A folder with this file is one of ours and may be replaced."""
+"""A folder with this file is one of ours and may be replaced, unless the demo that made it still runs."""
+
+
+@contextmanager
+def prepared(out: Path) -> Iterator[None]:
+    """An empty ``out``, which no other demo takes meanwhile. Raises ConfigError when something is there that
+    is not ours, or a demo that still runs."""
+    with _alone(out):
+        prepare(out)
+        with _alone(out):
+            yield
+
+
+@contextmanager
+def _alone(out: Path) -> Iterator[None]:
+    if not (out / MARKER).is_file():
+        yield
+        return
+    with (out / MARKER).open("a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ConfigError(f"a demo runs in {out}: wait for its end, or choose another --out") from None
+        yield
 
 
 def prepare(out: Path) -> None:
@@ -135,7 +160,20 @@ def demo(seconds: float, rate: int, size: int, seed: int, out: Path, keep: bool)
     plan = Plan(seconds=seconds, rate=rate, size_bytes=size, seed=seed)
     console = Console()
     screen: Screen = RichScreen(console) if console.is_terminal else PlainScreen(click.echo)
-    prepare(out)
+    with prepared(out):
+        result = _run(plan, out, screen)
+        for line in summary_lines(result, out):
+            click.echo(line)
+        if result.exit_code == DONE and not keep:
+            shutil.rmtree(out / "cluster")
+        else:
+            with (out / "history.jsonl").open("w") as file:
+                result.history.write(file)
+    return result.exit_code
+
+
+def _run(plan: Plan, out: Path, screen: Screen) -> Result:
+    """A cluster in ``out``, its drill, and the audit; the report is written."""
     cluster = LocalCluster.create(out / "cluster")
     # Spark takes seconds to start: it does so while the cluster settles.
     starter = ThreadPoolExecutor(1, thread_name_prefix="engine")
@@ -145,7 +183,7 @@ def demo(seconds: float, rate: int, size: int, seed: int, out: Path, keep: bool)
             try:
                 with screen:
                     started = partial(_start_engine_once, starting, starter, screen)
-                    work = run_cluster(client_env(seed=seed), cluster, plan, screen, started)
+                    work = run_cluster(client_env(seed=plan.seed), cluster, plan, screen, started)
                     result = ending.run(work, loop_factory())
             finally:
                 cluster.down()
@@ -160,14 +198,7 @@ def demo(seconds: float, rate: int, size: int, seed: int, out: Path, keep: bool)
     told = result.to_json() | {"latency_ms": latencies(result), "dips": dips(result)}
     (out / "demo.json").write_text(json.dumps(told, indent=2) + "\n")
     (out / "index.html").write_text(page(result))
-    for line in summary_lines(result, out):
-        click.echo(line)
-    if result.exit_code == DONE and not keep:
-        shutil.rmtree(out / "cluster")
-    else:
-        with (out / "history.jsonl").open("w") as file:
-            result.history.write(file)
-    return result.exit_code
+    return result
 
 
 def _start_engine_once(starting: list[Future[Engine]], starter: ThreadPoolExecutor, screen: Screen) -> None:

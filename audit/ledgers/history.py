@@ -62,7 +62,7 @@ def json_object(line: bytes, where: str) -> dict[str, Any]:
     except RecursionError:
         raise ConfigError(f"{where}: not a JSON object: it is nested too deep") from None
     except ValueError as error:
-        if not line.endswith(b"\n"):
+        if line.lstrip().startswith(b"{") and not line.endswith(b"\n"):
             raise OSError(
                 5, "its last line is cut: give it whole, or again when it was written", where
             ) from None

@@ -93,7 +93,15 @@ def test_where_no_store_can_be_read_one_line_says_why_and_what_to_give(tmp_path:
 
 @pytest.mark.parametrize(
     "arguments",
-    [[], ["x", "--master", "local"], ["x", "--ledger", "/nosuch"], ["x", "--engine", "abacus"], ["a", "a"]],
+    [
+        [],
+        ["x", "--master", "local"],
+        ["x", "--ledger", "/nosuch"],
+        ["x", "--engine", "abacus"],
+        ["a", "a"],
+        ["x", "--every", "5"],
+        ["x", "--textfile", "nosuch/x.prom"],
+    ],
 )
 def test_wrong_usage_is_64(arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
@@ -127,6 +135,21 @@ def test_a_textfile_that_nobody_will_read_is_said(name: str, tmp_path: Path) -> 
     assert result.return_value == 0
     assert 'keelmq_audit_verdict{audit="a",verdict="clean"} 1.0' in file.read_text()
     assert ("node_exporter reads only files named *.prom" in result.stderr) is (name == "a.txt")
+
+
+@pytest.mark.parametrize(("fault", "code"), [("nothing", 3), ("flipped bit", 2)])
+def test_metrics_that_cannot_be_written_hide_no_finding(
+    fault: str, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("audit.pages.textfile.write", full)
+    stores, _ = plant(fault, tmp_path)
+    result = call(*stores, "--out", str(tmp_path / "out"), "--textfile", str(tmp_path / "a.prom"))
+    assert result.return_value == code
+    assert "a.prom could not be written: No space left on device" in result.stderr
+    assert ("crc_mismatch" in result.stdout) is (code == 2)
 
 
 def test_sigterm_ends_an_audit_as_ctrl_c_does_and_leaves_no_records(

@@ -13,7 +13,7 @@ from admin.exits import UNFINISHED
 from chaos.drills.measure import Drill
 from chaos.history import History, Invoke, Ok
 from cli.chart import PHONE_PX, WIDTH, Axis, marks, ticks
-from cli.demo import MARKER, demo, prepare, summary_lines
+from cli.demo import MARKER, demo, prepare, prepared, summary_lines
 from cli.demo_report import bins, close_up, page
 from cli.demo_run import Plan, Result
 from cli.demo_screen import PlainScreen, Sight
@@ -66,6 +66,17 @@ def test_an_earlier_demo_and_an_empty_folder_are_replaced(tmp_path: Path) -> Non
     (out / "index.html").write_text("old")
     prepare(out)
     assert [p.name for p in out.iterdir()] == [MARKER]
+
+
+def test_a_demo_that_runs_is_not_replaced(tmp_path: Path) -> None:
+    out = tmp_path / "demo"
+    with prepared(out):
+        (out / "index.html").write_text("of the first")
+        with pytest.raises(ConfigError, match=r"a demo runs in .*choose another --out"), prepared(out):
+            pass
+        assert (out / "index.html").read_text() == "of the first"
+    with prepared(out):
+        assert [p.name for p in out.iterdir()] == [MARKER]
 
 
 def test_acknowledgements_are_counted_in_tenths_of_a_second() -> None:

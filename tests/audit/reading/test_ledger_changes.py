@@ -278,6 +278,13 @@ def test_a_last_line_that_is_cut_is_no_wrong_usage(make: Callable[[Path], Path],
     read_ledger(str(path))
 
 
+def test_one_line_that_is_no_object_is_wrong_usage(tmp_path: Path) -> None:
+    path = tmp_path / "acked.jsonl"
+    path.write_bytes(bytes(range(1, 256)))
+    with pytest.raises(ConfigError, match="not a JSON object"):
+        read_ledger(str(path))
+
+
 def test_a_ledger_behind_a_url_may_be_larger_than_a_note_of_a_store(tmp_path: Path) -> None:
     path = lines_file(tmp_path)
     path.write_bytes(path.read_bytes() * 1_500)

@@ -208,6 +208,14 @@ def test_an_audit_that_breaks_says_so_in_the_textfile(tmp_path: Path) -> None:
     assert not any(key[0] == "keelmq_audit_findings" for key in got)
 
 
+def test_a_ledger_that_is_not_there_is_told_in_the_textfile(tmp_path: Path) -> None:
+    stores, _, _ = make(tmp_path)
+    file = tmp_path / "broker-a.prom"
+    arguments = [str(stores[0]), "--ledger", str(tmp_path / "nosuch"), "--textfile", str(file)]
+    assert run_command(audit, arguments, "keelmq audit") == 64
+    assert _metrics(file)["keelmq_audit_verdict", "unfinished"] == 1
+
+
 def test_every_kind_and_column_is_in_the_page() -> None:
     page = (DOCS / "audit.md").read_text()
     part = page[page.index("## Findings") : page.index("## Several audits")]
