@@ -8,7 +8,7 @@ from the record that covers the range's start; a stretch between two record boun
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -176,6 +176,23 @@ def drill_down(
                     for d in _drill(*files, (base, other), (lo, hi), (first, last), segment_end):
                         reach = d.until
                         yield d if d.start < parted else d._replace(same_message=False)
+    finally:
+        storage_a.close()
+        storage_b.close()
+
+
+def drill_between(
+    replicas: Sequence[Replica], base: int, other: int, borders: Interval
+) -> Iterator[Difference]:
+    """As ``drill_down``, of a stretch of one file between borders of both."""
+    a, b = replicas[base], replicas[other]
+    segment, twin = a.segment_at(borders[0]), b.segment_at(borders[0])
+    if segment is None or twin is None:
+        return
+    storage_a, storage_b = open_storage(a.location), open_storage(b.location)
+    try:
+        files = segment_reader(storage_a, segment), segment_reader(storage_b, twin)
+        yield from _drill(*files, (base, other), borders, borders, a.segment_end(segment))
     finally:
         storage_a.close()
         storage_b.close()

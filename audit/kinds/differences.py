@@ -5,8 +5,10 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from itertools import islice
+from typing import Final
 
-from audit.compare import Difference, Run, runs
+from audit.compare import Difference, Run, drill_between, runs
 from audit.findings import ERROR, WARN, Finding, Merging, spans_of
 from audit.kinds.damage import DAMAGE, MERGED
 from audit.kinds.facts import Facts
@@ -15,6 +17,9 @@ from audit.kinds.witnesses import Weighed
 from audit.reading.layout import Replica
 from audit.rows.bounded import NO_REST, Rest
 from audit.rows.intervals import Interval
+
+_PARTS_MAX: Final = 1000
+"""Of a stretch that one copy lacks, in which the others differ: with more it is one row."""
 
 AckedIn = Callable[[int, int, int | None], int]
 """How many acknowledged messages a replica's log has from an offset on; with another replica, those that its
@@ -124,6 +129,8 @@ def _stretch(facts: Facts, d: Difference, asked: Asked, *, undecided: bool) -> l
     groups = _groups(sorted({*voters, *pair} - damaged), span, same)
     if not pair or len(groups) < 2:
         return []
+    if len(pair) == 1 and (parts := _by_record(facts, span, groups)):
+        return [f for part in parts for f in _stretch(facts, part, asked, undecided=undecided)]
     weighed = asked.weigh(groups, span)
     untold = undecided or not weighed.told
     best = weighed.groups if untold else _largest(facts, weighed.groups, d.start)
@@ -131,6 +138,16 @@ def _stretch(facts: Facts, d: Difference, asked: Asked, *, undecided: bool) -> l
         return [_tied(facts, d, pair, best)]
     by = weighed.by if best[0] not in _largest(facts, groups, d.start) else ""
     return [_wrong(facts, d, at, best[0], by, ambiguous=False) for at in _contradicted(groups, best[0], pair)]
+
+
+def _by_record(facts: Facts, span: Interval, groups: list[list[int]]) -> list[Difference]:
+    """Where copies differ in a stretch that another one, which is damaged, has no borders in: whole records
+    that they have alike are in none. Empty: their records tell nothing of it."""
+    first = groups[0][0]
+    found = (d for group in groups[1:] for d in drill_between(facts.replicas, first, group[0], span))
+    parts = sorted(islice(found, _PARTS_MAX + 1), key=lambda d: d.start)
+    whole = len(parts) <= _PARTS_MAX and all(d.base_sound and d.replica_sound for d in parts)
+    return parts if whole else []
 
 
 def _contradicted(groups: list[list[int]], best: list[int], pair: list[int]) -> list[int]:
