@@ -131,7 +131,14 @@ def _stretch(facts: Facts, d: Difference, asked: Asked, *, undecided: bool) -> l
         return []
     if len(pair) == 1 and (parts := _by_record(facts, span, groups)):
         return [f for part in parts for f in _stretch(facts, part, asked, undecided=undecided)]
-    weighed = asked.weigh(groups, span)
+    return _of_groups(facts, d, groups, pair, asked, undecided=undecided)
+
+
+def _of_groups(
+    facts: Facts, d: Difference, groups: list[list[int]], pair: list[int], asked: Asked, *, undecided: bool
+) -> list[Finding]:
+    """Two at least, of which one has the pair's copies that can be read."""
+    weighed = asked.weigh(groups, (d.start, d.until))
     untold = undecided or not weighed.told
     best = weighed.groups if untold else _largest(facts, weighed.groups, d.start)
     if len(best) > 1:

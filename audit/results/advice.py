@@ -71,12 +71,13 @@ FROM_OTHERS: Final = Advice(
 FROM_ONE: Final = Advice(
     Phase.STOPPED,
     "With its broker stopped, this takes the bytes of a copy that is right there: a repair cannot tell which "
-    "one is. Then keelmq store repair, with this store alone, makes queues and index.",
+    "one is. Behind the last step that writes bytes of this store, keelmq store repair, with this store "
+    "alone, makes queues and index.",
 )
 BYTES_ALONE: Final = Advice(
     Phase.STOPPED,
     "With its broker stopped, this takes the bytes of a copy that is right there. No repair of this store "
-    "yet: an entry of its queues contradicts a record.",
+    "yet: an entry of its queues, or of its index, contradicts a record.",
 )
 FILE_BACK: Final = Advice(
     Phase.STOPPED,
@@ -116,6 +117,11 @@ MORE: Final = Advice(
 OF_LOG: Final = Advice(
     Phase.STOPPED,
     "With its broker stopped, this makes queues and index of the log.",
+)
+QUEUE_SIZE: Final = (
+    "No file of a queue is left here or at the stores it names: give it their size, too, with "
+    "--queue-file-bytes (the broker's mappedFileSizeConsumeQueue), else it ends with exit code 2; or start "
+    "the broker, which makes them."
 )
 LEAVES: Final = "What its files know of behind its log's end stays, with exit code 2: a start cuts it."
 KEEP: Final = Advice(
@@ -181,8 +187,8 @@ ASIDE: Final = Advice(
     Phase.STOPPED,
     "With its broker stopped, move this file out of commitlog, and keep it (file_corrupt names it). If no "
     "replica has the segment that its records name, it is that segment: put it back under that name "
-    "(unpacked, if it is compressed; keep also what stands there). Audit again: that tells what fills the "
-    "place where it stood.",
+    "(unpacked, if it is compressed; keep also what stands there). Audit again before this store is "
+    "repaired: that tells what fills the place where it stood.",
 )
 PUT_BACK: Final = Advice(
     Phase.STOPPED,

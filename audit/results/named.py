@@ -15,7 +15,8 @@ from typing import Final
 from audit.findings import WARN, Finding, Spans
 from audit.reading.layout import Replica
 from audit.results.alike import Alike
-from audit.results.contradicted import contradicted
+from audit.results.contradicted import contradicted, of_open_records, of_other_tags
+from audit.results.indexes import Indexes, contradicted_by_index
 from audit.results.outvoted import Outvoted
 from audit.rows.intervals import Interval, joined, without
 
@@ -71,14 +72,17 @@ class Named:
             self._note_of_log(f, alike)
         self._spans = self._spans_of_all()
         # What another has alike, whose entries say so too, is right, and the queue is what is wrong.
-        told = contradicted(findings, replicas)
+        indexes = Indexes()
+        told = contradicted(findings, replicas) + of_other_tags(findings, replicas)
         self.contradicted = {(f.replica, f.phys_offset, f.until) for f in told}
         told = [f for f in told if not self._is_confirmed(f)]
+        told += contradicted_by_index(findings, replicas, indexes, self.is_right)
+        told += of_open_records(findings)
         self.contradicted = {(f.replica, f.phys_offset, f.until) for f in told}
         for f in told:
             self._note(f, f.replica)
             self._open.append((f.phys_offset, f.until))
-        self.outvoted = Outvoted(findings, replicas)
+        self.outvoted = Outvoted(findings, replicas, indexes)
         for name, span in self.outvoted.wrong:
             self.stretches[name].add(span)
             self.misleading.add(name)
@@ -92,6 +96,7 @@ class Named:
         return {name: Spans((*span, True) for span in told) for name, told in self.stretches.items()}
 
     def _is_confirmed(self, f: Finding) -> bool:
+        """By a copy that is alike: ``f`` follows from no row, as it would where that differs."""
         span = f.phys_offset, f.until
         others = (r for r in self._replicas if (r.name, *span) not in self.contradicted)
         return any(self.is_right(r, *span) for r in others)

@@ -11,30 +11,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
-import numpy as np
-
 from audit.findings import Finding
-from audit.kinds.index import log_of
-from audit.reading.derived.index_files import (
-    ENTRY,
-    ENTRY_BYTES,
-    HEADER_BYTES,
-    Head,
-    entries_max,
-    key_hash,
-    shapes,
-)
 from audit.reading.derived.queue_files import entry_at
 from audit.reading.layout import Replica, record_at
-from audit.reading.records.record import Record, indexed_words, parse
-from audit.reading.storage import open_storage
+from audit.reading.records.record import RECORD_BYTES_MIN, Record, parse
+from audit.results.indexes import Hashes, Indexes
 from audit.rows.intervals import Interval
 
 _LOOKED_MAX: Final = 1000
 """Records that are read, of all rows."""
-_NEAR_MAX: Final = 256
-"""Entries of one record in an index that are read."""
-Shapes = dict[str, list[tuple[Head, int]]]
 
 
 class _Made(NamedTuple):
@@ -49,9 +34,9 @@ class Outvoted:
     """Of one report. ``wrong``: the replicas whose records entries contradict so, with the stretches;
     ``spans``: where."""
 
-    def __init__(self, findings: Sequence[Finding], replicas: Sequence[Replica]) -> None:
+    def __init__(self, findings: Sequence[Finding], replicas: Sequence[Replica], indexes: Indexes) -> None:
         self._by_name = {r.name: r for r in replicas}
-        self._shapes: Shapes = {}
+        self._indexes = indexes
         rows = (f for f in findings if f.kind == "bytes_differ" and f.replica in self._by_name)
         told = {f.replica for f in findings if f.kind.startswith(("cq_", "index_"))}
         self.wrong: set[tuple[str, Interval]] = set()
@@ -88,12 +73,12 @@ class Outvoted:
         changed = (minor.place, minor.entry) != (major.place, major.entry)
         if changed and self._entry(r, minor) == minor.entry:
             return True
-        hashes = self._hashes(r, minor.entry[0])
+        hashes = self._indexes.hashes(r, minor.entry[0])
         return bool(hashes) and hashes <= minor.hashes and not hashes <= major.hashes
 
     def _tells_otherwise(self, r: Replica, made: _Made) -> bool:
         entry = self._entry(r, made)
-        return entry not in (None, made.entry) or not self._hashes(r, made.entry[0]) <= made.hashes
+        return entry not in (None, made.entry) or not self._indexes.hashes(r, made.entry[0]) <= made.hashes
 
     def _entry(self, r: Replica, made: _Made) -> tuple[int, int, int] | None:
         try:
@@ -101,39 +86,11 @@ class Outvoted:
         except OSError:
             return None
 
-    def _hashes(self, r: Replica, offset: int) -> frozenset[int]:
-        """Those of the entries that name a record, in the files of its store that can be read."""
-        storage = open_storage(r.location)
-        found: set[int] = set()
-        try:
-            if r.name not in self._shapes:
-                self._shapes[r.name] = shapes(storage, log_of(r))
-            for head, slots in self._shapes[r.name]:
-                count = min(head.following, entries_max(head.size, slots)) if slots else 0
-                begin = HEADER_BYTES + 4 * slots
-                low, high = 1, count
-                while low < high:  # they ascend along the log
-                    middle = (low + high) // 2
-                    raw = storage.read(head.file, begin + ENTRY_BYTES * middle, ENTRY_BYTES)
-                    if int.from_bytes(raw[4:12]) < offset:
-                        low = middle + 1
-                    else:
-                        high = middle
-                near = min(_NEAR_MAX, max(0, count - low)) * ENTRY_BYTES
-                raw = storage.read(head.file, begin + ENTRY_BYTES * low, near)
-                rows = np.frombuffer(raw[: len(raw) // ENTRY_BYTES * ENTRY_BYTES], ENTRY)
-                found.update(rows["hash"][rows["offset"] == offset].tolist())
-        except OSError:
-            return frozenset()
-        finally:
-            storage.close()
-        return frozenset(found)
-
 
 def _records(r: Replica, f: Finding) -> Iterator[tuple[int, bytes]]:
     """The sound records of a row, up to what is none."""
     at = f.phys_offset
-    while at < f.until and len(raw := _bytes_of(r, at)) > ENTRY_BYTES:
+    while at < f.until and len(raw := _bytes_of(r, at)) >= RECORD_BYTES_MIN:
         yield at, raw
         at += len(raw)
 
@@ -150,11 +107,8 @@ def _made(raw: bytes, at: int) -> _Made | None:
     record: Record | None = parse(raw, 0, at, at + len(raw)).record if raw else None
     if record is None:
         return None
-    words = indexed_words(raw)
-    tags = [f"T#{words.tags}"] if words.tags else []
-    keys = (record.uniq_key, *words.keys, *tags)
     return _Made(
         (record.topic, record.queue_id, record.queue_offset),
         (record.offset, record.size, record.tags_code),
-        frozenset(key_hash(record.topic, key) for key in keys if key),
+        Hashes.of(record, raw).may,
     )

@@ -143,7 +143,7 @@ class _Adviser:
     def rank(self, f: Finding) -> int:
         """What holds lost messages, or may, comes before the step that they are given."""
         strays = kept.is_misnamed(f) or f.kind == kept.MISPLACED
-        holds = (strays and f.replica in self._bearers) or f.kind == "files_unseen"
+        holds = (strays and f.replica in self._bearers) or f.kind == "files_unseen" or kept.is_misnamed(f)
         return 0 if holds or self._is_of_moved_folder(f) else _rank(f)
 
     def _is_of_moved_folder(self, f: Finding) -> bool:
@@ -250,7 +250,8 @@ class _Adviser:
             # A repair looks at each record alone: those of another file have other borders.
             alone = f.kind != kept.MISPLACED or f.records <= 1
             able = alone and self._right.mends(own, *span, sized=f.kind != "unreadable_region")
-        if able and is_repairable(own) and own.name not in self._cut_first:
+        able = able and is_repairable(own) and not self._right.contradicts_entry(own)
+        if able and own.name not in self._cut_first:
             return [self._by_repair(own, self._right.sources(own), advice.FROM_OTHERS)]
         if self._overwritten[own.name] >= _OVERWRITES_MAX:
             return [_Told(own.name, "", advice.MORE)]
@@ -298,6 +299,8 @@ class _Adviser:
 
     def _by_repair(self, own: Replica, sources: Sequence[Replica], said: Advice) -> _Told:
         said = said.and_also(advice.LEAVES) if own.name in self._leaves else said
+        if not any(self._right.has_queue_files(r) for r in (own, *sources)):
+            said = said.and_also(advice.QUEUE_SIZE)
         return self._if_plain(own, commands.repair(own, sources), said)
 
     def _if_plain(self, own: Replica, command: str, said: Advice, *sources: Replica) -> _Told:

@@ -12,6 +12,7 @@ from typing import Final
 
 from audit.findings import INFO, Finding
 from audit.kinds.borders import around_of
+from audit.reading.derived.queue_files import look
 from audit.reading.layout import Replica, record_at
 from audit.reading.records.record import RECORD_BYTES_MIN
 from audit.reading.small.beside import EPOCHS
@@ -42,10 +43,21 @@ class Right:
         self._wrong_epochs = _named_by((f for f in findings if not f.ambiguous), _OF_EPOCHS)
         self._sources: dict[str, list[Replica]] = {}
         self._left_out = ""
+        self._has_queues: dict[str, bool] = {}
 
     def is_plain(self, *replicas: Replica) -> bool:
         """Can a command read them?"""
         return all(r.name in self._plain for r in replicas)
+
+    def has_queue_files(self, r: Replica) -> bool:
+        """What nobody can read may be there."""
+        if r.name not in self._has_queues:
+            try:
+                folder = look(r.location) if self.is_plain(r) else None
+            except OSError:
+                folder = None
+            self._has_queues[r.name] = folder is None or bool(folder.files)
+        return self._has_queues[r.name]
 
     def leave_out(self, r: Replica) -> None:
         """It is made anew: nobody knows what it will hold."""

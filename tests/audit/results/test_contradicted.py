@@ -8,7 +8,7 @@ from pathlib import Path
 from audit.results.repair import steps
 from tests.audit.plants import make_queued, run_local
 from tests.audit.results.advised import reads
-from tests.audit.stores import first_records, look, patch
+from tests.audit.stores import first_records, look, patch, queue_file
 
 
 def _another_place(store: Path, at: int) -> None:
@@ -103,3 +103,28 @@ def test_what_else_a_contradicted_store_lacks_is_taken_without_a_repair(tmp_path
     assert [step.replica for step in told] == ["r1"]
     assert told[0].command.startswith("dd ")
     assert "makes queues" not in told[0].why
+
+
+def test_a_tag_that_all_copies_have_otherwise_than_their_entries_is_open(tmp_path: Path) -> None:
+    """A repair would make the entries of the records; where one has both alike, it may."""
+    stores, _ = make_queued(tmp_path, 3)
+    begin, until = first_records(stores[0], 25)[22]
+    raw = look(stores[0], begin, until - begin)
+    at = begin + raw.rindex(b"TAGS\x01") + len(b"TAGS\x01")
+    was = look(stores[0], at, 1)
+    for store in stores:
+        patch(store, at, b"z")
+    report = run_local(stores, None)
+    assert {(f.kind, f.replica) for f in report.findings} == {("cq_wrong", store.name) for store in stores}
+    told = steps(report.findings, report.replicas)
+    assert not any(step.command for step in told)
+    assert {step.replica for step in told if "than the entry" in step.why} == {"r0", "r1", "r2"}
+    for store in stores:
+        patch(store, at, was)
+    path = queue_file(stores[1], "T", 0, 11)
+    entries = bytearray(path.read_bytes())
+    entries[1 * 20 + 19] ^= 1
+    path.write_bytes(entries)
+    report = run_local(stores, None)
+    [step] = steps(report.findings, report.replicas)
+    assert (step.replica, step.command.startswith("keelmq store repair")) == ("r1", True)

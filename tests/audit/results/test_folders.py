@@ -3,11 +3,13 @@ repair ends with nothing left; one that has entries of its own stays."""
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
 from audit.kinds.entries import NO_QUEUE
-from audit.results.repair import steps
+from audit.results.repair import Step, steps
+from model.config import StoreConfig
 from runtime.os_env import OsDisk
 from store.offline.repair import repair
 from tests.audit.plants import make_queued, run_local
@@ -47,3 +49,29 @@ def test_a_queue_with_entries_of_its_own_is_moved_nowhere(tmp_path: Path) -> Non
     assert sum(f.records for f in report.findings if f.kind == "cq_dangling") == 5
     told = steps(report.findings, report.replicas)
     assert [step.why for step in told if "move the folder" in step.why] == []
+
+
+def test_where_no_queue_file_is_left_the_step_asks_for_their_size(tmp_path: Path) -> None:
+    stores, _ = make_queued(tmp_path, 2)
+    for store in stores:
+        (store / "config").mkdir()
+        topics = {"T": {"readQueueNums": 2, "writeQueueNums": 2}}
+        (store / "config" / "topics.json").write_text(json.dumps({"topicConfigTable": topics}))
+    told = _without_queues(stores, ["r0"])
+    assert [step.command.startswith("keelmq store repair") for step in told] == [True]
+    assert "--queue-file-bytes" not in told[0].why
+    assert not repair(OsDisk(), str(stores[0]), [str(stores[1])]).left
+    told = _without_queues(stores, ["r0", "r1"])
+    assert [step.replica for step in told if "--queue-file-bytes" in step.why] == ["r0", "r1"]
+    assert repair(OsDisk(), str(stores[0]), [str(stores[1])]).left
+    size = StoreConfig(queue_file_bytes=200)
+    assert not repair(OsDisk(), str(stores[0]), [str(stores[1])], config=size).left
+
+
+def _without_queues(stores: list[Path], names: list[str]) -> list[Step]:
+    for store in stores:
+        if store.name in names:
+            shutil.rmtree(store / "consumequeue")
+            (store / "consumequeue").mkdir()
+    report = run_local(stores, None)
+    return steps(report.findings, report.replicas)
