@@ -355,6 +355,10 @@ def _leave_out(replica: Replica, out: list[Segment]) -> bool:
     return bool(out)
 
 
+_NEAR_BYTES: Final = 16 * 1024
+"""Most records are shorter."""
+
+
 def record_at(replica: Replica, begin: int) -> bytes:
     """A sound record, or the head of a blank one, that stands there; nothing else. Raises OSError."""
     segment = replica.segment_at(begin)
@@ -363,10 +367,14 @@ def record_at(replica: Replica, begin: int) -> bytes:
     storage = open_storage(replica.location)
     try:
         end = replica.segment_end(segment)
-        data = window(segment_reader(storage, segment), begin, end - begin)
+        read = segment_reader(storage, segment)
+        data = read(begin, min(_NEAR_BYTES, end - begin))
+        parsed = parse(data, 0, begin, end)
+        if parsed.problem in ("incomplete", "fewer than 8 bytes"):
+            data = window(read, begin, end - begin)
+            parsed = parse(data, 0, begin, end)
     finally:
         storage.close()
-    parsed = parse(data, 0, begin, end)
     if parsed.problem == "blank":
         return data[:8]
     return data[: parsed.size] if parsed.record is not None and parsed.damage is None else b""
