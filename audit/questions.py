@@ -14,14 +14,16 @@ from audit.compare import drill_down, same_bytes
 from audit.earlier.carried import Carried
 from audit.earlier.trusted_files import NOWHERE, TrustedFiles
 from audit.findings import INFO, Finding
-from audit.kinds import acked, beside, borders, causes, copies, derived, entries, gaps, index, moved, queues
-from audit.kinds import tails as tail_kinds
-from audit.kinds.damage import Damages
-from audit.kinds.differences import Asked, differences
-from audit.kinds.epochs import epochs
+from audit.kinds import acked, beside, causes, moved
 from audit.kinds.facts import Facts
 from audit.kinds.files import files
-from audit.kinds.witnesses import Witness
+from audit.kinds.logs import borders, copies
+from audit.kinds.logs import tails as tail_kinds
+from audit.kinds.logs.damage import Damages
+from audit.kinds.logs.differences import Asked, differences
+from audit.kinds.logs.epochs import epochs
+from audit.kinds.logs.witnesses import Witness
+from audit.kinds.made import derived, entries, gaps, index, queues
 from audit.ledgers.ledger import Ledger
 from audit.queues import RUNS_MAX, begins_again
 from audit.reading.derived.index_files import IndexTask

@@ -17,8 +17,8 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 
 from audit.findings import ERROR, WARN, Finding
-from audit.kinds.damage import Damages
 from audit.kinds.facts import Facts
+from audit.kinds.logs.damage import Damages
 from audit.kinds.unplaced import Unplaced
 from audit.ledgers.columns import WAITING_TOPIC
 from audit.ledgers.ledger import Ledger

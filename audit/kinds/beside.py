@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from audit.findings import ERROR, WARN, Finding
-from audit.kinds.damage import Sound
 from audit.kinds.facts import Facts
+from audit.kinds.logs.damage import Sound
 from audit.reading.derived.queue_files import Queue
 from audit.reading.layout import (
     ALL,

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Final
 
 from audit.findings import RANK, Finding, spans_of
-from audit.kinds import entries, index
+from audit.kinds.made import entries, index
 from audit.rows.intervals import Interval, joined
 from audit.rows.numbers import LAST
 

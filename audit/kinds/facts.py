@@ -11,7 +11,7 @@ from typing import Any
 
 from audit.compare import Ranges
 from audit.findings import Finding
-from audit.kinds.histories import Histories, tells
+from audit.kinds.logs.histories import Histories, tells
 from audit.reading.layout import Replica
 from audit.reading.storage import inode
 from audit.rows.intervals import Interval, joined

@@ -12,8 +12,8 @@ from itertools import groupby, pairwise
 from typing import Final
 
 from audit.findings import ERROR, WARN, Finding
-from audit.kinds.damage import Sound
 from audit.kinds.facts import Facts
+from audit.kinds.logs.damage import Sound
 from audit.reading.aside import OTHERS_MAX
 from audit.reading.layout import Replica, is_segment_name
 from audit.reading.strays import OTHERS_BYTES_MAX

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Final, NamedTuple
 
 from audit.compare import Cursor
-from audit.kinds.damage import Damages
 from audit.kinds.facts import Facts
+from audit.kinds.logs.damage import Damages
 from audit.reading.layout import Replica, Segment, bytes_at, segment_reader
 from audit.reading.records.record import MISPLACED, Record, parse
 from audit.reading.storage import open_storage

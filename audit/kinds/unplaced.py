@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
 
-from audit.kinds.damage import Damages
 from audit.kinds.facts import Facts
+from audit.kinds.logs.damage import Damages
 from audit.kinds.moved import held_in
 from audit.reading.derived.queue_files import Queue
 from audit.reading.records.record import Record

@@ -13,7 +13,7 @@ from audit.pages import html, sentence
 from audit.pages.html import number, size
 from audit.reading.layout import Replica
 from audit.results.evidence import stamp
-from audit.results.repair import Step, steps
+from audit.results.steps.repair import Step, steps
 from audit.run import Report
 from runtime.version import version
 

@@ -13,8 +13,8 @@ from typing import Final
 from audit.findings import Finding
 from audit.reading.layout import Replica, bytes_at
 from audit.reading.records.record import MAGIC_V1, MAGIC_V2, RECORD_BYTES_MIN, Parsed, parse
+from audit.results.blame.right import Right
 from audit.results.losses import Window
-from audit.results.right import Right
 
 RECORDS_MAX: Final = 8
 ROW_BYTES: Final = 16

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
 from audit.findings import ERROR, INFO, WARN, Finding, without_absent
-from audit.kinds import entries
+from audit.kinds.made import entries
 from audit.reading.layout import Replica
 from audit.results.times import lost_between, stored_between
 from audit.rows.intervals import Interval

@@ -309,7 +309,7 @@ class _Verification:
 
     def _lately(self, checkpoint: Checkpoint) -> None:
         """Of a store that was killed, and whose checkpoint does not say which entries it has: its broker was
-        less than a segment behind, as audits take it (``audit.kinds.entries.tail_from``)."""
+        less than a segment behind, as audits take it (``audit.kinds.made.entries.tail_from``)."""
         if checkpoint.trusted or not self._segments:
             return
         confirmed = checkpoint.confirm_offset or OFFSET_MAX

@@ -16,7 +16,7 @@ import pytest
 from audit.earlier.carried import NOTHING
 from audit.engines.local import LocalEngine
 from audit.engines.relate import LocalLog, collect
-from audit.kinds import queues
+from audit.kinds.made import queues
 from audit.queues import explain
 from audit.reading.layout import Replica
 from audit.reading.storage import parse_stores

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from audit.reading.storage import LocalStorage
-from audit.results.repair import steps
+from audit.results.steps.repair import steps
 from tests.audit.plants import make, run_local
 from tests.audit.stores import SEGMENT, patch
 

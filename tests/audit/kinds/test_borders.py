@@ -9,7 +9,7 @@ import pytest
 
 from audit.findings import Finding
 from audit.reading.records.record import MAGIC_BLANK
-from audit.results.repair import steps
+from audit.results.steps.repair import steps
 from model.ids import PhysicalOffset
 from store.files.checkpoint import FILE_BYTES, Checkpoint
 from tests.audit.plants import ledger_at, make, run_local

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from audit.results.repair import steps
+from audit.results.steps.repair import steps
 from audit.run import Report
 from tests.audit.moved import at, expired, running
 from tests.audit.plants import make, run_local

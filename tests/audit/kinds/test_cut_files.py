@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from audit.results.repair import steps
+from audit.results.steps.repair import steps
 from tests.audit.plants import make_queued, run_local
 from tests.audit.stores import SEGMENT, LogWriter, copies, cut, look, patch
 

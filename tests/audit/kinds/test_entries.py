@@ -1,4 +1,4 @@
-"""The promise of audit.kinds.entries: each replica's queues agree with its log, or it is said where not."""
+"""The promise of audit.kinds.made.entries: queues agree with their log, or it is said where not."""
 
 from __future__ import annotations
 

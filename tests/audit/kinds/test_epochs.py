@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from audit.findings import Finding
-from audit.results.repair import steps
+from audit.results.steps.repair import steps
 from audit.run import Report
 from tests.audit.plants import make, run_local
 from tests.audit.stores import SEGMENT, LogWriter, kept, write_epochs

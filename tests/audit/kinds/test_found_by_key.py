@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from audit.results.repair import steps
+from audit.results.steps.repair import steps
 from audit.run import Report
 from tests.audit.plants import (
     delayed_across_retention,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from audit.results.repair import steps
+from audit.results.steps.repair import steps
 from audit.run import Report
 from tests.audit.parted import sealed
 from tests.audit.plants import ledger_at, run_local

@@ -16,7 +16,7 @@ from audit.reading.aside import find_own_ends, settle
 from audit.reading.layout import load
 from audit.reading.storage import LocalStorage, StoreSpec
 from audit.reading.strays import belongs
-from audit.results.repair import steps
+from audit.results.steps.repair import steps
 from audit.run import Report
 from tests.audit.meanwhile import Meanwhile
 from tests.audit.plants import make, make_queued, run_local, run_with

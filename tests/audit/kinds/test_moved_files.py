@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from audit.findings import INFO
-from audit.results.repair import steps
+from audit.results.steps.repair import steps
 from audit.run import Report
 from tests.audit.plants import make, make_queued, run_local
 from tests.audit.stores import SEGMENT, LogWriter, copies, cut, patch

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from audit.findings import INFO
-from audit.results.repair import Step, steps
+from audit.results.steps.repair import Step, steps
 from audit.run import Report
 from tests.audit.moved import at
 from tests.audit.plants import ledger_at, make, run_local

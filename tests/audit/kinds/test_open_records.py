@@ -6,7 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from audit.findings import Finding
-from audit.results.repair import steps
+from audit.results.steps.repair import steps
 from tests.audit.plants import make_queued, run_local
 from tests.audit.results.advised import do, reads
 from tests.audit.stores import first_records, look, patch

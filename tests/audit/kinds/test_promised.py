@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from audit.results.repair import steps
+from audit.results.steps.repair import steps
 from audit.run import Report
 from broker.timers.codec import encode_check
 from broker.timers.core import Note

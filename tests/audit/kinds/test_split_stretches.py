@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from audit.results.repair import steps
+from audit.results.steps.repair import steps
 from tests.audit.parted import sealed
 from tests.audit.plants import run_local
 from tests.audit.results.advised import do

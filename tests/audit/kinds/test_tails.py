@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from audit.engines.local import LocalEngine
-from audit.kinds import tails
+from audit.kinds.logs import tails
 from audit.reading.layout import Replica, Segment
 from tests.audit.learner import CASES, check
 

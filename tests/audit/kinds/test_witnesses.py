@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from audit.kinds import witnesses
+from audit.kinds.logs import witnesses
 from audit.reading.records.record import MAGIC_BLANK
-from audit.results.repair import steps
+from audit.results.steps.repair import steps
 from audit.run import Report
 from tests.audit.moved import moved, told
 from tests.audit.plants import ledger_at, make, make_queued, run_local, topic_created_again

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from audit.results.repair import Step
+from audit.results.steps.repair import Step
 from runtime.os_env import OsDisk
 from store.offline.repair import repair
 from tests.audit.plants import MESSAGES, ledger_at

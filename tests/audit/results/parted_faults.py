@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from audit.findings import INFO, Finding
-from audit.results.repair import Step, steps
+from audit.results.steps.repair import Step, steps
 from tests.audit.parted import BODY_AT, Copy, Group, made
 from tests.audit.results.advised import do
 from tests.audit.stores import SEGMENT, cut, look, patch

@@ -18,7 +18,7 @@ from typing import Final
 import pytest
 
 from audit.findings import WARN
-from audit.results.repair import Step, steps
+from audit.results.steps.repair import Step, steps
 from audit.run import Report
 from tests.audit.plants import ledger_at, make, make_queued, run_local
 from tests.audit.results.advised import carry_out, damaged, do, reads

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from audit.results.repair import Step, steps
+from audit.results.steps.repair import Step, steps
 from tests.audit.plants import make_queued, run_local
 from tests.audit.results.advised import reads
 from tests.audit.stores import first_records, look, patch

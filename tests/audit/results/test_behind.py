@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from audit.results.repair import Step, steps
+from audit.results.steps.repair import Step, steps
 from audit.run import Report
 from model.config import BrokerConfig
 from runtime.os_env import OsEnv

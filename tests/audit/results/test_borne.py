@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from audit.results.repair import steps
+from audit.results.steps.repair import steps
 from tests.audit.plants import run_local
 from tests.audit.results.advised import do
 from tests.audit.stores import SEGMENT, LogWriter, copies, cut, look, patch

@@ -7,8 +7,8 @@ import json
 import shutil
 from pathlib import Path
 
-from audit.kinds.entries import NO_QUEUE
-from audit.results.repair import Step, steps
+from audit.kinds.made.entries import NO_QUEUE
+from audit.results.steps.repair import Step, steps
 from model.config import StoreConfig
 from runtime.os_env import OsDisk
 from store.offline.repair import repair

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from audit.results.repair import steps
+from audit.results.steps.repair import steps
 from audit.run import Report
 from tests.audit.plants import ledger_at, make, run_local
 from tests.audit.results.advised import do

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from audit.results.repair import Step, steps
+from audit.results.steps.repair import Step, steps
 from runtime.os_env import OsDisk
 from store.offline.repair import repair
 from tests.audit.plants import make_queued, run_local

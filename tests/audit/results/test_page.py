@@ -18,7 +18,7 @@ from audit.pages import sentence
 from audit.pages.html import size
 from audit.results.evidence import RECORDS_MAX
 from audit.results.losses import windows
-from audit.results.repair import steps
+from audit.results.steps.repair import steps
 from runtime.version import version
 from tests.audit.browser import ask
 from tests.audit.plants import PLANTS, make, run_local

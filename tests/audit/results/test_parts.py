@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from audit.results.repair import Step, steps
+from audit.results.steps.repair import Step, steps
 from audit.run import Report
 from tests.audit.plants import make, run_local
 from tests.audit.results.advised import do, reads

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from audit.results.repair import steps
+from audit.results.steps.repair import steps
 from audit.run import Report
 from store.files.sealed import seal
 from tests.audit.plants import make_queued, run_local

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from audit.findings import WARN, Finding
 from audit.kinds.causes import link
-from audit.results.repair import steps
+from audit.results.steps.repair import steps
 from audit.run import Report
 from tests.audit.plants import make_queued, run_local
 from tests.audit.stores import SEGMENT, cut, queue_file

@@ -7,7 +7,7 @@ from typing import Final
 
 from audit.findings import ERROR, INFO, WARN, Finding
 from audit.kinds.facts import Facts
-from audit.kinds.histories import tells
+from audit.kinds.logs.histories import tells
 from audit.reading.layout import Replica, bytes_at, record_at
 from audit.reading.records.record import RECORD_BYTES_MIN
 from audit.reading.small.beside import WAS_LONGER

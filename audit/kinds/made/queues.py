@@ -12,8 +12,8 @@ from typing import Any
 import pyarrow as pa
 
 from audit.findings import ERROR, WARN, Finding
-from audit.kinds.convicted import Holder, Wrong, apart
 from audit.kinds.facts import Facts
+from audit.kinds.made.convicted import Holder, Wrong, apart
 from audit.ledgers.history import REFUSED, UNKNOWN
 from audit.queues import Fault, Run, Runs, begins_again, explain
 from audit.reading.derived.queue_files import Queue, QueueFolder, first_named

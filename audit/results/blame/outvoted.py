@@ -15,7 +15,7 @@ from audit.findings import Finding
 from audit.reading.derived.queue_files import entry_at
 from audit.reading.layout import Replica, record_at
 from audit.reading.records.record import RECORD_BYTES_MIN, Record, parse
-from audit.results.indexes import Hashes, Indexes
+from audit.results.blame.indexes import Hashes, Indexes
 from audit.rows.intervals import Interval
 
 _LOOKED_MAX: Final = 1000

@@ -13,9 +13,9 @@ from audit.kinds.acked import STRAYED
 from audit.reading.layout import Replica, Segment, segment_reader
 from audit.reading.records.search import find_record
 from audit.reading.storage import open_storage
-from audit.results import advice
-from audit.results.advice import Advice
-from audit.results.stretches import is_blank_behind
+from audit.results.steps import advice
+from audit.results.steps.advice import Advice
+from audit.results.steps.stretches import is_blank_behind
 from audit.rows.intervals import Interval
 
 MISPLACED: Final = "phys_offset_mismatch"

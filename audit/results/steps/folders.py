@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from audit.findings import Finding
-from audit.kinds.entries import NO_QUEUE
+from audit.kinds.made.entries import NO_QUEUE
 from audit.reading.derived.queue_files import look, read_entries
 from audit.reading.layout import Replica, record_at
 from audit.reading.records.record import parse

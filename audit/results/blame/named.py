@@ -14,10 +14,10 @@ from typing import Final
 
 from audit.findings import WARN, Finding, Spans
 from audit.reading.layout import Replica
-from audit.results.alike import Alike
-from audit.results.contradicted import contradicted, of_open_records, of_other_tags
-from audit.results.indexes import Indexes, contradicted_by_index
-from audit.results.outvoted import Outvoted
+from audit.results.blame.alike import Alike
+from audit.results.blame.contradicted import contradicted, of_open_records, of_other_tags
+from audit.results.blame.indexes import Indexes, contradicted_by_index
+from audit.results.blame.outvoted import Outvoted
 from audit.rows.intervals import Interval, joined, without
 
 _UNREADABLE: Final = frozenset(

@@ -1,7 +1,7 @@
 """Which replicas are right where? Every advice asks this before it reads from a copy, writes over one, or
 gives one up.
 
-A copy is right in a stretch that it holds and in which no finding names it (``audit.results.named``).
+A copy is right in a stretch that it holds and in which no finding names it (``audit.results.blame.named``).
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Final
 
 from audit.findings import INFO, Finding
-from audit.kinds.borders import around_of
+from audit.kinds.logs.borders import around_of
 from audit.reading.derived.queue_files import look
 from audit.reading.layout import Replica, record_at
 from audit.reading.records.record import RECORD_BYTES_MIN
 from audit.reading.small.beside import EPOCHS
-from audit.results.named import EVERYWHERE, Named
-from audit.results.stretches import common_end
+from audit.results.blame.named import EVERYWHERE, Named
+from audit.results.steps.stretches import common_end
 from audit.rows.intervals import Interval, in_both
 
 _OF_EPOCHS: Final = frozenset({"epoch_mismatch", "epoch_file_corrupt"})

@@ -8,9 +8,9 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from audit.findings import ERROR, WARN, Finding
-from audit.kinds.borders import contradicted
 from audit.kinds.facts import Facts
-from audit.kinds.histories import last_epoch, parted_by_epochs
+from audit.kinds.logs.borders import contradicted
+from audit.kinds.logs.histories import last_epoch, parted_by_epochs
 from audit.reading.layout import UNREADABLE, Replica
 from audit.reading.small.beside import EPOCHS
 from audit.rows.intervals import Interval

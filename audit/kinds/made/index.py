@@ -13,8 +13,8 @@ from typing import Any, Final
 import pyarrow as pa
 
 from audit.findings import INFO, WARN, Finding
-from audit.kinds.entries import tail_from
 from audit.kinds.facts import Facts
+from audit.kinds.made.entries import tail_from
 from audit.reading.derived.index_files import Head, IndexTask, Log, last_offset, shapes
 from audit.reading.layout import Replica
 from audit.reading.small.beside import Beside

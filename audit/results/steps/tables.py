@@ -11,7 +11,7 @@ from typing import Final
 from audit.reading.layout import Replica
 from audit.reading.small.beside import EPOCHS
 from audit.reading.small.epoch_lines import parse_epochs
-from audit.results.advice import Advice, Phase
+from audit.results.steps.advice import Advice, Phase
 
 _EPOCHS_BYTES_MAX: Final = 1 << 20
 FROM_ITS_COPY: Final = Advice(

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from audit.reading.layout import Replica
-from audit.results.right import PARTS_MAX, Right, border_before
-from audit.results.stretches import common_end
+from audit.results.blame.right import PARTS_MAX, Right, border_before
+from audit.results.steps.stretches import common_end
 from audit.rows.intervals import Interval
 
 

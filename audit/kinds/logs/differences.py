@@ -10,10 +10,10 @@ from typing import Final
 
 from audit.compare import Difference, Run, drill_between, runs
 from audit.findings import ERROR, WARN, Finding, Merging, spans_of
-from audit.kinds.damage import DAMAGE, MERGED
 from audit.kinds.facts import Facts
-from audit.kinds.histories import consistent_point, last_epoch
-from audit.kinds.witnesses import Weighed
+from audit.kinds.logs.damage import DAMAGE, MERGED
+from audit.kinds.logs.histories import consistent_point, last_epoch
+from audit.kinds.logs.witnesses import Weighed
 from audit.reading.layout import Replica
 from audit.rows.bounded import NO_REST, Rest
 from audit.rows.intervals import Interval

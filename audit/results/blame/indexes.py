@@ -15,8 +15,8 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from audit.findings import INFO, Finding
-from audit.kinds.index import log_of
-from audit.kinds.witnesses import records
+from audit.kinds.logs.witnesses import records
+from audit.kinds.made.index import log_of
 from audit.reading.derived.index_files import (
     ENTRY,
     ENTRY_BYTES,

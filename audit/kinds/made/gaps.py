@@ -13,9 +13,9 @@ import pyarrow as pa
 
 from audit.findings import Finding, Spans
 from audit.kinds.causes import CAUSES, Gap, gap_of
-from audit.kinds.damage import Sound
 from audit.kinds.facts import Facts
-from audit.kinds.witnesses import Taken
+from audit.kinds.logs.damage import Sound
+from audit.kinds.logs.witnesses import Taken
 from audit.tables import TAKEN
 
 Place = tuple[str, int, int, int]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from audit.kinds.witnesses import backwards, records
+from audit.kinds.logs.witnesses import backwards, records
 from audit.queues import Run
 from audit.reading.derived.queue_files import Queue
 from audit.reading.layout import Replica

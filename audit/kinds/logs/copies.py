@@ -11,9 +11,9 @@ from itertools import pairwise
 from typing import Final
 
 from audit.findings import Finding
-from audit.kinds.damage import DAMAGE
 from audit.kinds.facts import Facts
-from audit.kinds.tails import of_group
+from audit.kinds.logs.damage import DAMAGE
+from audit.kinds.logs.tails import of_group
 from audit.rows.intervals import Interval
 
 _WRONG: Final = DAMAGE | {"bytes_differ", "divergent_suffix", "acked_missing", "acked_mismatch"}

@@ -11,9 +11,9 @@ from dataclasses import replace
 import pyarrow as pa
 
 from audit.findings import WARN, Finding
-from audit.kinds.entries import tail_from
 from audit.kinds.facts import Facts
-from audit.kinds.index import log_of, of_row
+from audit.kinds.made.entries import tail_from
+from audit.kinds.made.index import log_of, of_row
 from audit.reading.derived.others import BATCH, EXTENSION, DerivedTask, derived_files, files_in
 from audit.reading.derived.queue_files import Queue
 from audit.reading.layout import Replica

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from audit.findings import Finding
-from audit.kinds.witnesses import records
+from audit.kinds.logs.witnesses import records
 from audit.reading.layout import Replica, bytes_at
 from audit.rows.intervals import Interval
 

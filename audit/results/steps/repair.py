@@ -1,7 +1,7 @@
 """Which command, or else which step, mends what was found? One row for a replica and what is to be done.
 
 No command that is advised reads from a copy where a finding names it, nor takes what no other right copy has
-(``audit.results.right``). A command that would fail is not advised.
+(``audit.results.blame.right``). A command that would fail is not advised.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from audit.findings import ERROR, INFO, Finding
-from audit.kinds.borders import around_of
 from audit.kinds.files import is_behind
+from audit.kinds.logs.borders import around_of
 from audit.reading.layout import CHECKPOINT, Replica
 from audit.reading.small.beside import EPOCHS
-from audit.results import advice, commands, folders, kept
-from audit.results.advice import Advice, Phase
-from audit.results.parts import by_segment, parts
-from audit.results.right import Right, is_repairable
-from audit.results.stretches import is_blank_behind
-from audit.results.tables import FROM_ITS_COPY, epochs_from_copy, from_its_copy
+from audit.results.blame.right import Right, is_repairable
+from audit.results.steps import advice, commands, folders, kept
+from audit.results.steps.advice import Advice, Phase
+from audit.results.steps.parts import by_segment, parts
+from audit.results.steps.stretches import is_blank_behind
+from audit.results.steps.tables import FROM_ITS_COPY, epochs_from_copy, from_its_copy
 from audit.rows.intervals import Interval
 
 _BY_REPAIR: Final = frozenset({"crc_mismatch", "bytes_differ", "unreadable_region", "phys_offset_mismatch"})

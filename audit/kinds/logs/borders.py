@@ -13,8 +13,8 @@ from typing import Final, NamedTuple
 
 from audit.compare import Cursor, covering_start
 from audit.findings import ERROR, WARN, Finding, spans_of
-from audit.kinds.damage import DAMAGE
 from audit.kinds.facts import Facts
+from audit.kinds.logs.damage import DAMAGE
 from audit.reading.layout import CHECKPOINT, Replica, segment_reader
 from audit.reading.small.beside import EPOCHS, Beside
 from audit.reading.storage import open_storage

@@ -1,0 +1,1 @@
+"""What is made of a log, and does not agree with it: queues, their entries, indexes."""

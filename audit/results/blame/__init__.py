@@ -1,0 +1,1 @@
+"""Which copy is right where, and which is named as wrong?"""

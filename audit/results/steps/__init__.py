@@ -1,0 +1,1 @@
+"""What mends what was found: commands and words, in their order."""
