@@ -1,14 +1,16 @@
 """Do the index files of a store say what its log says: entries, chains, slots, headers, and of every record?
 
 The log's records are taken in their order, and the entries with them: both are read once, and what is kept
-does not grow with them. Where files and log go apart for long, judging ends: one row is enough to make the
-index anew. How many slots a file has stands in its broker's configuration only; its first entry tells.
+grows with the holes between them only. Where files and log go apart for long, judging ends: one row is enough
+to make the index anew. How many slots a file has stands in its broker's configuration only; its first entry
+tells.
 """
 
 from __future__ import annotations
 
 import sys
 from array import array
+from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -132,7 +134,7 @@ class IndexCheck:
         self._log = log
         self._until = until
         self._hash_of = KeyHash()
-        self._holes: list[tuple[int, int]] = []
+        self._holes: list[tuple[int, int]] = []  # in their order, none touches another
         self._owed: dict[int, set[int]] = {}
         self._beyond: _Entry | None = None  # the last entry that names no byte of the log
         self._entries = self._all()
@@ -141,7 +143,16 @@ class IndexCheck:
 
     def hole(self, begin: int, until: int) -> None:
         """Nothing is said about entries of records in [``begin``, ``until``)."""
-        self._holes.append((begin, until))
+        first = bisect_left(self._holes, begin, key=lambda hole: hole[1])
+        last = bisect_right(self._holes, until, key=lambda hole: hole[0])
+        touched = self._holes[first:last]
+        if touched:
+            begin, until = min(begin, touched[0][0]), max(until, touched[-1][1])
+        self._holes[first:last] = [(begin, until)]
+
+    def _in_hole(self, offset: int) -> bool:
+        at = bisect_right(self._holes, offset, key=lambda hole: hole[0]) - 1
+        return at >= 0 and offset < self._holes[at][1]
 
     def take(self, record: Record) -> None:
         if self._at_sea:
@@ -195,7 +206,7 @@ class IndexCheck:
 
     def _late(self, entry: _Entry) -> None:
         """An entry of a record that was passed already: what a repair brought back, or a wrong one."""
-        if entry.offset < self._log.start or any(a <= entry.offset < b for a, b in self._holes):
+        if entry.offset < self._log.start or self._in_hole(entry.offset):
             return
         owed = self._owed.get(entry.offset)
         if owed is not None:

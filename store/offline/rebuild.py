@@ -28,11 +28,19 @@ _UNDER_WAY: Final = ".made"
 """Behind the name of a queue's file that is being made: to readers it is none."""
 
 
-def complete_queues(disk: Disk, store: StoreDirectory, told: Told, parser: DispatchParser, end: int) -> int:
+def complete_queues(
+    disk: Disk,
+    store: StoreDirectory,
+    told: Told,
+    parser: DispatchParser,
+    end: int,
+    unsure: Container[int] = (),
+) -> int:
     """Make the queue entries that lack of the log up to ``end``; returns how many. No entry that is there is
     judged, or goes for one that is made, but where a queue goes on far ahead. A queue is left
     that lacks files between others, of which a broker drops those behind, or has one that none opens, and so
-    is a record that goes on far ahead of its queue alone. Without a sure size no file is made. Raises
+    is a record that goes on far ahead of its queue alone, or of which its entry says another place
+    (``unsure``). Without a sure size no file is made. Raises
     DiskError, OSError."""
     if not told.size:
         return 0
@@ -40,7 +48,7 @@ def complete_queues(disk: Disk, store: StoreDirectory, told: Told, parser: Dispa
     left = {queue for queue, own in files.items() if _gap(own) or not all(opens(told.size, f) for f in own)}
     made, growing = 0, Growing(disk, store.root, told, files)
     try:
-        for item in _to_enter(placed(store, end), left, files, told):
+        for item in _to_enter(placed(store, end, unsure), left, files, told):
             record = item.record
             code = parser.tags_code(record.topic, record.properties, record.store_timestamp_ms)
             made += growing.enter(item, ENTRY.pack(record.physical_offset, record.size, code))
@@ -57,7 +65,7 @@ def _to_enter(
 ) -> Iterator[Placed]:
     for item in found:
         record, queue = item.record, (item.record.topic, item.record.queue_id)
-        if item.says is Says.WRONG or queue in left:
+        if item.says in (Says.WRONG, Says.CONTRADICTED) or queue in left:
             continue
         if told.sure or _has_place(files.get(queue, ()), told.size, record.queue_offset):
             yield item
@@ -135,7 +143,13 @@ def _resize(disk: Disk, path: str, size: int) -> None:
 
 
 def make_gone_files(
-    disk: Disk, store: StoreDirectory, parser: DispatchParser, gone: Iterable[str], size: int, end: int
+    disk: Disk,
+    store: StoreDirectory,
+    parser: DispatchParser,
+    gone: Iterable[str],
+    size: int,
+    end: int,
+    unsure: Container[int] = (),
 ) -> int:
     """Make files of queues anew, with the entries of all messages that the log holds, and those that stand
     in one that is too short; ``gone``: their paths below the store; ``size``: of each; ``end``: of the log.
@@ -147,7 +161,7 @@ def make_gone_files(
     files = _GoneFiles(disk, store, gone, size)
     made = 0
     try:
-        for record in right_ones(placed(store, end)):
+        for record in right_ones(placed(store, end, unsure)):
             code = parser.tags_code(record.topic, record.properties, record.store_timestamp_ms)
             made += files.enter(record, ENTRY.pack(record.physical_offset, record.size, code))
         files.put_in_place()

@@ -255,10 +255,12 @@ class _Repair:
         for item in sorted(items, key=lambda d: d.begin):
             if not self._mended(store, segments, item, ends, ledger, outcome):
                 left.append(item)
+        lost: list[DamagedRange] = []
         for row in _touching(left, segments):
             whole = DamagedRange(row[0].begin, row[-1].until, row[0].kind, self._now_ms)
             if len(row) == 1 or not self._mended(store, segments, whole, ends, ledger, outcome):
-                ledger.note(row)
+                lost += row
+        ledger.note(lost)
 
     def _mended(
         self,

@@ -6,7 +6,7 @@ broker opens, and the entries become right that are there; what lacks is made la
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -55,7 +55,7 @@ def mend_queues(
     What lies behind that is nobody's. Raises DiskError, OSError."""
     files = Written(disk)
     try:
-        records = misplaced(store, parser, end)
+        records, unsure = misplaced(store, parser, told.size, end)
         for item in records:  # before any entry is made for a place that is not its own
             segment = store.segment_at(item.offset)
             if segment is not None:
@@ -68,24 +68,26 @@ def mend_queues(
             gone += [d["file"] for d in damage if d["kind"] == "cq_missing" and is_queue_file(d["file"])]
         made = 0
         if gone:
-            made += make_gone_files(disk, store, parser, dict.fromkeys(gone), told.size, end)
+            made += make_gone_files(disk, store, parser, dict.fromkeys(gone), told.size, end, unsure)
         store.close()  # under the names of files that it has open there are others now
-        made += _mend_entries(store, parser, files, end) + _mend_dues(store, parser, files)
+        made += _mend_entries(store, parser, files, end, unsure) + _mend_dues(store, parser, files)
         made += _fill_holes(store, parser, files)
         files.sync()  # before others open the same files
-        made += complete_queues(disk, store, told, parser, end)
+        made += complete_queues(disk, store, told, parser, end, unsure)
         store.close()  # a queue that begins anew has other files of the same names
         _fill_holes(store, parser, files)  # between what was entered: those count
-        made += OddEntries(store, parser, end).mend(disk, files)  # by what is entered now
+        made += OddEntries(store, parser, end, unsure).mend(disk, files)  # by what is entered now
         return Mended(made, resized.done + len(resized.short), records)
     finally:
         files.sync()
 
 
-def _mend_entries(store: StoreDirectory, parser: DispatchParser, files: Written, end: int) -> int:
+def _mend_entries(
+    store: StoreDirectory, parser: DispatchParser, files: Written, end: int, unsure: Container[int]
+) -> int:
     """Make entries right that name no record of their own, where there is a file; returns how many."""
     check, made = EntryCheck(store, parser), 0
-    for item in placed(store, end):
+    for item in placed(store, end, unsure):
         if item.says is not Says.RIGHT:
             check.unbelieved.add(item.record.physical_offset)
             continue

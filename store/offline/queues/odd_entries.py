@@ -15,7 +15,7 @@ left out: their entries name records of others.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from typing import Final
 
 from runtime.env import Disk
@@ -32,12 +32,16 @@ _NOTHING: Final = bytes(ENTRY_BYTES)
 
 
 class OddEntries:
-    """``end``: where the log ends, bytes. Reads the log once; keeps two numbers a queue."""
+    """``end``: where the log ends, bytes; ``unsure``: as ``QueuePlaces`` has it. Reads the log once; keeps
+    two numbers a queue."""
 
-    def __init__(self, store: StoreDirectory, parser: DispatchParser, end: int) -> None:
+    def __init__(
+        self, store: StoreDirectory, parser: DispatchParser, end: int, unsure: Container[int]
+    ) -> None:
         self._store = store
         self._check = EntryCheck(store, parser)
         self._end = end
+        self._unsure = unsure
         self._begin = next((segment.start for segment in store.segments()), end)
         self._first: dict[Queue, int] = {}  # place of the first record that the log holds
         self._following: dict[Queue, int] = {}  # the place behind the last one
@@ -45,7 +49,7 @@ class OddEntries:
         self._read_log()
 
     def _read_log(self) -> None:
-        places = QueuePlaces(far_ahead(self._store))
+        places = QueuePlaces(far_ahead(self._store), self._unsure)
         for item in self._store.records(0, self._end):
             if isinstance(item, Record):
                 for found in places.take(item):

@@ -8,7 +8,7 @@ for it. So a record that is out of the row waits until its queue goes on.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final
@@ -29,6 +29,8 @@ class Says(Enum):
     ALONE = 1
     """It goes on far ahead of its queue, and nothing follows: nobody can tell."""
     WRONG = 2
+    CONTRADICTED = 3
+    """An entry of its topic names it at another place, and nobody can tell which is right (``misplaced``)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +63,10 @@ class QueuePlaces:
     """Takes the records of a log in their order, and gives each back once its queue has told, in the order
     of each queue. Those that are in no queue are left out."""
 
-    def __init__(self, far: Callable[[Queue], int]) -> None:
+    def __init__(self, far: Callable[[Queue], int], unsure: Container[int] = ()) -> None:
+        """``unsure``: where the records begin that are contradicted, if nothing else is wrong with them."""
         self._far_of = far
+        self._unsure = unsure
         self._next: dict[Queue, int] = {}
         self._far: dict[Queue, int] = {}
         self._held: dict[Queue, Record] = {}
@@ -110,7 +114,7 @@ class QueuePlaces:
         goes_on = held.queue_offset <= following <= self._behind(held) + self._far[queue]
         if goes_on or not self._is_far(queue, held):
             return self._right(held)
-        return Placed(held, Says.ALONE)
+        return Placed(held, self._but_for_entries(held, Says.ALONE))
 
     def _is_far(self, queue: Queue, record: Record) -> bool:
         before = self._next.get(queue)
@@ -125,14 +129,17 @@ class QueuePlaces:
                 yield Placed(record, Says.WRONG, place, place + 1, skipped.queue_id)
             else:
                 says = Says.ALONE if self._is_far(queue, record) else Says.RIGHT
-                yield Placed(record, says)
+                yield Placed(record, self._but_for_entries(record, says))
         self._held.clear()
 
     def _right(self, record: Record) -> Placed:
         queue = record.topic, record.queue_id
         self._next[queue] = max(self._next.get(queue, 0), self._behind(record))
         self._last[queue] = record.physical_offset
-        return Placed(record, Says.RIGHT)
+        return Placed(record, self._but_for_entries(record, Says.RIGHT))
+
+    def _but_for_entries(self, record: Record, says: Says) -> Says:
+        return Says.CONTRADICTED if record.physical_offset in self._unsure else says
 
     @staticmethod
     def _behind(record: Record) -> int:
@@ -155,9 +162,9 @@ def far_ahead(store: StoreDirectory) -> Callable[[Queue], int]:
     return far
 
 
-def placed(store: StoreDirectory, end: int) -> Iterator[Placed]:
+def placed(store: StoreDirectory, end: int, unsure: Container[int] = ()) -> Iterator[Placed]:
     """All records of a store that are in a queue, up to the log's ``end``, as ``QueuePlaces`` has it."""
-    places = QueuePlaces(far_ahead(store))
+    places = QueuePlaces(far_ahead(store), unsure)
     for record in store.records(0, end):
         if isinstance(record, Record):
             yield from places.take(record)
@@ -166,7 +173,7 @@ def placed(store: StoreDirectory, end: int) -> Iterator[Placed]:
 
 def right_ones(found: Iterable[Placed]) -> Iterator[Record]:
     """Those that stand where they say, as far as anybody can tell."""
-    return (item.record for item in found if item.says is not Says.WRONG)
+    return (item.record for item in found if item.says not in (Says.WRONG, Says.CONTRADICTED))
 
 
 def places_of(record: Record) -> int:

@@ -4,6 +4,7 @@ about once, and what no store can hold is named and not read."""
 from __future__ import annotations
 
 import os
+import random
 import shutil
 import struct
 import zlib
@@ -18,10 +19,11 @@ from model.read_ahead import Sums
 from runtime.env import File
 from runtime.os_env import OsDisk, OsEnv
 from store.files.damage import resync
-from store.files.record import encode
+from store.files.record import Record, encode
 from store.offline.directory import StoreDirectory
+from store.offline.index_check import IndexCheck
 from store.offline.repair import repair
-from store.offline.verify import verify
+from store.offline.verify import shape_in, verify
 from tests.fakes.disk.passing import PassingDisk, PassingFile
 from tests.loops import completed
 from tests.store.support import SEGMENT, config, fill, message, opened
@@ -259,3 +261,73 @@ def test_a_record_that_says_a_place_before_the_first_is_damage(
     outcome = repair(OsDisk(), str(root), [], config=config())
     assert (text in [r["why"] for r in outcome.left]) is not queues
     assert ((root / FIRST).read_bytes() == right) is queues, "its queue knows its place"
+
+
+class _Compared(int):
+    """Counts how often it is compared."""
+
+    count = 0
+
+    def __le__(self, other: int) -> bool:
+        _Compared.count += 1
+        return int(self) <= other
+
+    def __lt__(self, other: int) -> bool:
+        _Compared.count += 1
+        return int(self) < other
+
+    def __gt__(self, other: int) -> bool:
+        _Compared.count += 1
+        return int(self) > other
+
+
+def _index_check(root: Path, holes: list[tuple[int, int]], log: range) -> IndexCheck:
+    with StoreDirectory(OsDisk(), str(root)) as store:
+        check = IndexCheck(store, shape_in(config()), log, None)
+        for begin, until in holes:
+            check.hole(_Compared(begin), _Compared(until))
+        check.finish(log.stop)
+    return check
+
+
+def _spans(root: Path) -> list[tuple[int, int]]:
+    with StoreDirectory(OsDisk(), str(root)) as store:
+        found = [item for item in store.records() if isinstance(item, Record)]
+    return [(record.physical_offset, record.physical_offset + record.size) for record in found]
+
+
+def test_entries_of_many_damaged_records_are_not_each_compared_with_all_of_those(tmp_path: Path) -> None:
+    root = _written(tmp_path)
+    spans = _spans(root)
+    _Compared.count = 0
+    check = _index_check(root, [(begin, until - 1) for begin, until in spans], range(spans[-1][1]))
+    assert check.rows == []
+    assert 0 < _Compared.count <= 40 * len(spans)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_of_what_lies_in_a_hole_nothing_is_said_however_holes_lie(seed: int, tmp_path: Path) -> None:
+    root, chance = _written(tmp_path), random.Random(seed)
+    spans = _spans(root)
+    holes = []
+    for _ in range(12):
+        first = chance.randrange(90)
+        holes.append((spans[first][0], spans[min(first + chance.choice([0, 1, 5, 20]), 99)][1] - 1))
+    for segment in (root / "commitlog").iterdir():
+        segment.write_bytes(bytes(segment.stat().st_size))
+    rows = _index_check(root, holes, range(spans[-1][1])).rows
+    wanted = [at for at, _ in spans if not any(begin <= at < until for begin, until in holes)]
+    assert [row.physical_offset for row in rows] == wanted[: len(rows)]
+    assert len(rows) == min(len(wanted), 20)
+
+
+def test_much_damage_is_noted_at_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    root = _written(tmp_path)
+    places = [begin for begin, _ in _spans(root)[1::2]]
+    for at in places:
+        with open(root / f"commitlog/{at - at % SEGMENT:020}", "r+b") as file:
+            file.seek(at % SEGMENT + 88)  # the body
+            file.write(b"~")
+    outcome = repair(OsDisk(), str(root), [], config=config())
+    noted = [line for line in caplog.messages if line.startswith("the log is damaged")]
+    assert len(outcome.left) == len(places) == len(noted)
