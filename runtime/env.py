@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import random
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Final, Protocol, TypeVar, runtime_checkable
 
@@ -81,6 +81,9 @@ class Disk(Protocol):
     def size(self, path: str) -> int | None:
         """Bytes of a file, which is not opened: opening a device may do something. None: it is no regular
         file, but a folder, a pipe, or a device. Raises OSError."""
+
+    def identity(self, path: str) -> Hashable:
+        """The same for all names of one file or folder, through links as well. Raises OSError."""
 
     def listdir(self, path: str) -> list[str]:
         """Names in ``path``, sorted; empty when the directory does not exist."""

@@ -12,7 +12,7 @@ import shutil
 import socket
 import stat
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from contextlib import suppress
 from typing import Any, Final, Protocol, TypeVar
 
@@ -185,6 +185,10 @@ class OsDisk:
     def size(self, path: str) -> int | None:
         found = os.stat(path)
         return found.st_size if stat.S_ISREG(found.st_mode) else None
+
+    def identity(self, path: str) -> Hashable:
+        found = os.stat(path)
+        return found.st_dev, found.st_ino
 
     def listdir(self, path: str) -> list[str]:
         try:

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import errno
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -476,6 +476,12 @@ class SimDisk:
         if inode is None:
             raise FileNotFoundError(errno.ENOENT, "no such file", path)
         return inode.size
+
+    def identity(self, path: str) -> Hashable:
+        inode = self._check().find(path)
+        if inode is None and not self.is_dir(path):
+            raise FileNotFoundError(errno.ENOENT, "no such file", path)
+        return path if inode is None else id(inode)
 
     def listdir(self, path: str) -> list[str]:
         return self._opens(path).listdir(path)

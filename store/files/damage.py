@@ -318,12 +318,16 @@ class Resync:
         self._data_from, self._data_until = data_from, 0 if data_from is not None else size
         self._sums = Sums()
 
-    def behind(self, at: int) -> int | None:
-        """Position of the next whole record, or right blank, behind ``at``; or None."""
+    def behind(self, at: int, until: int | None = None) -> int | None:
+        """Position of the next whole record, or right blank, behind ``at``; or None. ``until``: only what
+        begins before that is of use, wherever it ends."""
         ahead, probe = self._ahead, at + 1
-        while probe + BLANK_BYTES <= self._size:
+        end = self._size - BLANK_BYTES + 1
+        if until is not None:
+            end = min(end, until)
+        while probe < end:
             probe = self._written(probe)
-            if probe + BLANK_BYTES > self._size:
+            if probe >= end:
                 break
             here = ahead.at(probe, BLANK_BYTES)
             data, stop = ahead.data, here + _SEARCHED_BYTES
@@ -335,7 +339,7 @@ class Resync:
                 probe += max(min(stop, len(data)) - here - BLANK_BYTES + 1, 1)
                 continue
             probe += min(places) - 4 - here
-            if self._is_whole(probe):
+            if probe < end and self._is_whole(probe):
                 return probe
             probe += 1
         return None

@@ -10,7 +10,7 @@ that nobody can mend is written into the ledger, so that the broker knows of it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -27,7 +27,7 @@ from store.offline.left import condensed
 from store.offline.queues.mend import is_of_queues, mend_queues
 from store.offline.queues.sizes import UNTOLD, Told, size_of
 from store.offline.rebuild import rebuild_index
-from store.offline.replicas import Comparison, goes_on_behind
+from store.offline.replicas import Comparison, Span, goes_on_behind
 from store.offline.taking import copy, gap_at, proven
 
 ROUNDS_MAX: Final = 16
@@ -36,7 +36,7 @@ _ZEROS: Final = bytes(1 << 16)
 _NOT_LOOKED_AT: Final = {"kind": "not_looked_at", "physicalOffset": 0, "until": 0}
 _MORE: Final = _NOT_LOOKED_AT | {"why": "there may be more: repair again"}
 _NOT_COMPARED: Final = _NOT_LOOKED_AT | {
-    "why": "no replica has a record of this log in the same epoch: nothing was compared"
+    "why": "no replica has a whole record of this log, confirmed and in the same epoch: nothing was compared"
 }
 _UNSEEN: Final = {"not_looked_at", "file_unreadable", "missing_segment"}
 """Where one is left, not all of the log was judged."""
@@ -110,14 +110,28 @@ def _touching(left: list[DamagedRange], segments: list[SegmentInfo]) -> Iterator
         yield row
 
 
+def _others(disk: Disk, root: str, peers: Sequence[str]) -> list[str]:
+    """Each store of ``peers`` by one name, as its bytes would count twice; a store is no replica of itself.
+    Raises OSError."""
+    found: dict[Hashable, str] = {}
+    for path in (root, *(peer.rstrip("/") or "/" for peer in peers)):
+        log = f"{path}/commitlog"
+        found.setdefault(disk.identity(log if disk.exists(log) else path), path)
+    return list(found.values())[1:]
+
+
+def _lies_in(item: DamagedRange, spans: Iterable[Span]) -> bool:
+    """Does a part of it?"""
+    return any(begin < item.until and item.begin < until for begin, until in spans)
+
+
 class _Repair:
     def __init__(
         self, disk: Disk, root: str, peers: Sequence[str], config: StoreConfig | None, now_ms: int
     ) -> None:
         self._disk = disk
         self._root = root.rstrip("/")
-        # A store is no replica of itself: its bytes would count twice.
-        self._peers = [peer for peer in dict.fromkeys(p.rstrip("/") for p in peers) if peer != self._root]
+        self._peers = _others(disk, self._root, peers)
         self._config = config or StoreConfig()
         self._configured = config.queue_file_bytes if config is not None else 0
         self._told = Told(0, False)
@@ -127,6 +141,7 @@ class _Repair:
         self._files: dict[str, File] = {}
         self._whys: dict[tuple[int, int], str] = {}  # of damage of the log, why no replica mended it
         self._reach = 0  # the log goes on up to there, as replicas show
+        self._alone: list[Span] = []  # of the log, where no replica was compared
 
     def run(self, cut_tail: bool, progress: verify.Progress | None) -> Outcome:
         outcome = Outcome()
@@ -144,6 +159,7 @@ class _Repair:
             self._mend(damage, outcome, verdict["maxOffset"])
         else:
             damage, outcome.left = [], [*outcome.left, _MORE]
+            outcome.tail = None  # it was one before what was mended last: there may be more behind it
         outcome.left += self._rows(damage)
         if not any(row["kind"] in _UNSEEN for row in outcome.left):
             self._forget_mended(outcome.left)
@@ -156,13 +172,14 @@ class _Repair:
 
     def _forget_mended(self, left: list[Row]) -> None:
         """All was looked at, and ``left`` is damaged: what else the ledger of damage names was mended by hand
-        since. Of what differs from replicas only they can tell."""
+        since. Of what differs from replicas only they can tell, where they were compared."""
         ledger = DamageLedger(self._disk, self._root)
         ledger.load()
+        named = [(row["physicalOffset"], row.get("until", row["physicalOffset"] + 1)) for row in left]
         for item in list(ledger.ranges):
-            spans = ((row["physicalOffset"], row.get("until", row["physicalOffset"] + 1)) for row in left)
-            named = any(begin < item.until and item.begin < until for begin, until in spans)
-            if not named and (self._peers or item.kind != "bytes_differ"):
+            differs = item.kind == "bytes_differ"
+            untold = differs and (not self._peers or _lies_in(item, self._alone))
+            if not untold and not _lies_in(item, named):
                 ledger.clear(item)
 
     def _reaches_on(self, end: int) -> bool:
@@ -194,6 +211,7 @@ class _Repair:
             except DiskError as error:
                 return [_NOT_LOOKED_AT | {"why": f"nothing was compared: {error}"}]
             left: list[Row] = []
+            self._alone = compared.alone
             try:
                 for item in compared.differences():
                     if item.begin in self._stands:
@@ -206,6 +224,8 @@ class _Repair:
                         outcome.repaired.append(row | {"from": item.source})
                     elif len(left) < verify.DAMAGE_MAX:
                         left.append(row | {"why": item.why})
+                    elif left[-1] != _MORE:
+                        left.append(_MORE)
             finally:
                 compared.close()
             self._sync()

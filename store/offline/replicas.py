@@ -1,14 +1,15 @@
 """Which records of a log seem whole and are others in its replicas' logs, and whose bytes are right?
 
-What no CRC covers is compared: properties, times, places in queues. A replica counts for a record that it has
-confirmed, in the same epoch as the log that is mended; ``store.heal.agreement`` decides. Records that differ
-one behind another are taken over only when one that is the same follows: two histories differ to their ends.
+What no CRC covers is compared: properties, times, places in queues. The log that is mended has a voice for
+all of its records, a replica for those that it has confirmed, in the same epoch, in a file of its own: one by
+two names is one copy. ``store.heal.agreement`` decides. Records that differ one behind another are taken over
+only when one that is the same follows: two histories differ to their ends.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -51,14 +52,29 @@ class Replica:
         self.epochs = self.store.epochs()
         confirmed = self.store.checkpoint().confirm_offset
         self.limit = confirmed if confirmed > 0 else 1 << 62
+        self._disk = disk
+        self._files: dict[str, Hashable] = {}
 
     def at(self, offset: int) -> EpochEntry | None:
         place = bisect_right(self.epochs, offset, key=lambda entry: entry.start) - 1
         return self.epochs[place] if place >= 0 else None
 
+    def file_at(self, offset: int) -> Hashable | None:
+        """Which file holds a byte of the log, whatever its name; None: none does. Raises DiskError."""
+        segment = self.store.segment_at(offset)
+        if segment is None:
+            return None
+        if segment.path not in self._files:
+            try:
+                self._files[segment.path] = self._disk.identity(segment.path)
+            except OSError as error:
+                raise DiskError(f"reading {segment.path} failed: {error.strerror or error}") from error
+        return self._files[segment.path]
+
 
 class Comparison:
-    """Compares one log with its replicas'. Of its ``records``, ``compared`` have been with a replica.
+    """Compares one log with its replicas'. Of its ``records``, ``compared`` have been with a whole one of
+    another; in ``alone`` are stretches of the others, those one behind another as one.
 
     Raises DiskError, here and on: a store or its epoch file cannot be read.
     """
@@ -68,6 +84,8 @@ class Comparison:
     ) -> None:
         self.records = 0
         self.compared = 0
+        self.alone: list[Span] = []
+        self._is_alone = False  # is the last one?
         self._replicas: list[Replica] = []
         try:
             for path in (root, *peers):
@@ -111,53 +129,63 @@ class Comparison:
         """Each record that a replica has as well, with its difference."""
         for spans in self._batches():
             begin, until = spans[0][0], spans[-1][1]
-            self.records += len(spans)
-            able = self._able(begin, until)
-            if len(able) < 2:
-                continue
-            self.compared += len(spans)
-            copies = [(peer, peer.store.log_bytes(begin, until)) for peer in able]
+            copies = [(peer, peer.store.log_bytes(begin, until)) for peer in self._able(begin, until)]
             if all(data == copies[0][1] for _, data in copies):
-                yield begin, until, None
+                self._count(begin, until, len(spans), compared=len(copies) > 1)
+                if len(copies) > 1:
+                    yield begin, until, None
                 continue
             for first, stop in spans:
                 parts = [(peer, data[first - begin : stop - begin]) for peer, data in copies]
-                yield first, stop, self._difference(first, stop, parts)
+                same = all(data == parts[0][1] for _, data in parts)
+                judged = [] if same else [self._copy(data, first) for _, data in parts]
+                compared = same or any(copy.whole for copy in judged[1:])
+                self._count(first, stop, 1, compared=compared)
+                if compared:
+                    yield first, stop, None if same else _difference(first, stop, parts, judged)
+
+    def _count(self, begin: int, until: int, records: int, *, compared: bool) -> None:
+        self.records += records
+        if compared:
+            self.compared += records
+        elif self._is_alone:
+            self.alone[-1] = self.alone[-1][0], until
+        else:
+            self.alone.append((begin, until))
+        self._is_alone = not compared
 
     def _able(self, begin: int, until: int) -> list[Replica]:
-        epoch = self._own.at(begin)
-        return [r for r in self._replicas if until <= r.limit and r.at(begin) == epoch]
+        """Whose bytes there count: ours first, which need not be confirmed."""
+        epoch, able = self._own.at(begin), {self._own.file_at(begin): self._own}
+        for replica in self._replicas[1:]:
+            counts = until <= replica.limit and replica.at(begin) == epoch
+            file = replica.file_at(begin) if counts else None
+            if file is not None:
+                able.setdefault(file, replica)
+        return list(able.values())
 
     def _batches(self) -> Iterator[list[Span]]:
-        """Whole records that lie one behind another, of one epoch everywhere, and below the same limits."""
+        """Whole records that lie one behind another in one file, of one epoch everywhere, and below the same
+        limits. A limit may lie inside a record, as a slave acknowledges bytes."""
         edges: set[int] = {entry.start for replica in self._replicas for entry in replica.epochs}
         edges |= {replica.limit for replica in self._replicas}
+        edges |= {segment.start for replica in self._replicas for segment in replica.store.segments()}
+        borders = sorted(edges)
         batch: list[Span] = []
+        stop = 0  # a batch ends before the record that goes on behind it
         for item in self._own.store.records():
             if not isinstance(item, Record):
                 continue
             at, until = item.physical_offset, item.physical_offset + item.size
-            if batch and (at != batch[-1][1] or at in edges or until - batch[0][0] > _BATCH_BYTES):
+            if batch and (at != batch[-1][1] or until > stop):
                 yield batch
                 batch = []
+            if not batch:
+                border = bisect_right(borders, at)
+                stop = min([at + _BATCH_BYTES, *borders[border : border + 1]])
             batch.append((at, until))
         if batch:
             yield batch
-
-    def _difference(self, begin: int, until: int, parts: list[tuple[Replica, bytes]]) -> Difference | None:
-        own = parts[0][1]
-        if all(data == own for _, data in parts):
-            return None
-        copies = [self._copy(data, begin) for _, data in parts]
-        right = decide(copies, by_operator=True)
-        if right == own:
-            return None
-        if right is None:
-            whole_ones = sum(copy.whole for copy in copies)
-            why = f"{whole_ones} copies differ, and neither their number nor queue and index decide"
-            return Difference(begin, until, why=why)
-        source = next(peer.store.root for peer, data in parts if data == right)
-        return Difference(begin, until, right, source)
 
     def _copy(self, data: bytes, offset: int) -> Copy:
         try:
@@ -176,6 +204,21 @@ class Comparison:
         return not self._index.files or self._index.names(item)
 
 
+def _difference(
+    begin: int, until: int, parts: list[tuple[Replica, bytes]], copies: list[Copy]
+) -> Difference | None:
+    """``parts``: the first is our own. ``copies``: the same, judged."""
+    right = decide(copies, by_operator=True)
+    if right == copies[0].data:
+        return None
+    if right is None:
+        whole_ones = sum(copy.whole for copy in copies)
+        why = f"{whole_ones} copies differ, and neither their number nor queue and index decide"
+        return Difference(begin, until, why=why)
+    source = next(peer.store.root for peer, data in parts if data == right)
+    return Difference(begin, until, right, source)
+
+
 _HISTORY: Final = "no record behind them is the same everywhere: another history, or the log's end rotted"
 _TOO_MUCH: Final = f"more than {RUN_BYTES_MAX >> 20} MiB on end differ: another history"
 
@@ -186,13 +229,13 @@ class _Row:
 
     def __init__(self, begin: int) -> None:
         self.begin = self.until = begin
-        self._parts: list[Difference] = []  # side by side, each decided or not
+        self._parts: list[Difference] = []  # side by side, each decided or not, of one source
         self._records = 0
 
     def add(self, found: Difference) -> None:
         self.until, self._records = found.until, self._records + 1
         last = self._parts[-1] if self._parts else None
-        if last is None or bool(last.why) != bool(found.why):
+        if last is None or (bool(last.why), last.source) != (bool(found.why), found.source):
             self._parts.append(found)
         else:
             last.until = found.until

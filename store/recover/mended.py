@@ -9,14 +9,16 @@ from __future__ import annotations
 from typing import Final
 
 from model.errors import DiskError
+from model.read_ahead import Ahead
 from store.files.commit_log import CommitLog
-from store.files.damage import RECORD_BYTES_MAX, DamagedRange, DamageLedger, resync
+from store.files.damage import RECORD_BYTES_MAX, DamagedRange, DamageLedger, Resync
 from store.files.record import BadRecord
 
 LOOK_BACK_BYTES: Final = (1 << 16, 8 << 20)
 """How far before a range a record is looked for: first where most are found, then where the longest is."""
 LOOKED_BYTES_MAX: Final = 64 << 20
 """Read before ranges at one start: what is left of them the next start, or a repair, takes off."""
+_PIECE_BYTES: Final = LOOK_BACK_BYTES[0]
 
 
 def forget_mended(commit_log: CommitLog, damage: DamageLedger) -> None:
@@ -28,7 +30,10 @@ def forget_mended(commit_log: CommitLog, damage: DamageLedger) -> None:
             continue
         mended = _is_whole(commit_log, item.begin, item.until)
         for back in LOOK_BACK_BYTES if not mended else ():
-            border = _border_before(commit_log, item, back) if back <= left else None
+            if back > left:
+                break
+            border, read_bytes = _border_before(commit_log, item, back)
+            left -= read_bytes
             if border is not None:
                 left -= item.until - border
                 mended = _is_whole(commit_log, border, item.until)
@@ -37,19 +42,29 @@ def forget_mended(commit_log: CommitLog, damage: DamageLedger) -> None:
             damage.clear(item)
 
 
-def _border_before(commit_log: CommitLog, item: DamagedRange, back: int) -> int | None:
-    """Where a whole record begins up to ``back`` bytes before a range, in its segment. The rest of one that
-    had come in part may have come since."""
-    for segment in commit_log.segments:
-        at = item.begin - segment.start
-        if 0 <= at < commit_log.segment_bytes:
-            size = min(commit_log.segment_bytes, commit_log.end - segment.start)
-            try:
-                found = resync(segment.read, segment.start, max(at - back, 0) - 1, size)
-            except DiskError:  # unreadable still
-                return None
-            return None if found is None or found >= at else segment.start + found
-    return None
+def _border_before(commit_log: CommitLog, item: DamagedRange, back: int) -> tuple[int | None, int]:
+    """Where a whole record begins up to ``back`` bytes before a range, in its segment; and how much was read
+    for that. The rest of one that had come in part may have come since."""
+    segment = next(
+        (s for s in commit_log.segments if 0 <= item.begin - s.start < commit_log.segment_bytes), None
+    )
+    if segment is None:
+        return None, 0
+    read_bytes = 0
+
+    def read(position: int, count: int) -> bytes:
+        nonlocal read_bytes
+        read_bytes += count
+        return segment.read(count, position)
+
+    at = item.begin - segment.start
+    size = min(commit_log.segment_bytes, commit_log.end - segment.start)
+    resync = Resync(Ahead(read, size, _PIECE_BYTES), segment.start, size)
+    try:
+        found = resync.behind(max(at - back, 0) - 1, at)
+    except DiskError:  # unreadable still
+        found = None
+    return None if found is None else segment.start + found, read_bytes
 
 
 def _is_whole(commit_log: CommitLog, at: int, until: int) -> bool:

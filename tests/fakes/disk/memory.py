@@ -6,7 +6,7 @@ import asyncio
 import errno
 import os
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import TypeVar
 
 from runtime.env import Buffer, DiskUsage, Network
@@ -221,6 +221,9 @@ class FaultyDisk:
 
     def size(self, path: str) -> int | None:
         return None if path in self.dirs else self.open(path).size()
+
+    def identity(self, path: str) -> Hashable:
+        return path if path in self.dirs else id(self.open(path)._node)
 
     def listdir(self, path: str) -> list[str]:
         prefix = path.rstrip("/") + "/"

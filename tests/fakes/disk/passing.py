@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
+
 from runtime.env import Buffer, Disk, DiskUsage, File, Lock
 
 
@@ -22,6 +24,9 @@ class PassingDisk:
 
     def size(self, path: str) -> int | None:
         return self._disk.size(path)
+
+    def identity(self, path: str) -> Hashable:
+        return self._disk.identity(path)
 
     def listdir(self, path: str) -> list[str]:
         return self._disk.listdir(path)
