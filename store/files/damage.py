@@ -3,11 +3,13 @@
 A damaged range stays in the log: nothing behind it moves, and no queue offset in it is handed out again. The
 ranges are kept in ``damagedRanges`` under the store's root, a file RocketMQ does not look at:
 
-    {"crc": CRC-32 of the text of "ranges", "ranges": [{"begin", "until", "kind", "foundMs", "lost"}]}
+    {"crc": CRC-32 of the text of "ranges", "ranges": [{"begin", "until", "kind", "foundMs", "lost",
+                                                        "bytesCrc"}]}
 
 ``lost`` holds one row a record known to have been there, from its queue entry or its readable head:
-[offset, size, topic, queue id, queue offset, tags code]. A range leaves the file when it was repaired, cut
-off or deleted with its segment.
+[offset, size, topic, queue id, queue offset, tags code]. ``bytesCrc``, of ``bytes_differ`` alone, is the
+CRC-32 of the bytes that are doubted; older notes have none. A range leaves the file when it was repaired, cut
+off or deleted with its segment, and when other whole records stand there than those that were doubted.
 
 The file has no second copy. One flipped bit is turned back; what is damaged more is forgotten, and found
 again: what is no record by a scrub or a reader, what differs from replicas (``bytes_differ``) by the
@@ -94,19 +96,26 @@ class DamagedRange:
     kind: str
     found_ms: int = 0
     lost: tuple[Lost, ...] = ()
+    bytes_crc: int | None = None
+
+    def were_replaced(self, data: bytes) -> bool:
+        """Are ``data``, the bytes there, others than those doubted? They are to be compared anew."""
+        doubted = self.kind == "bytes_differ" and self.bytes_crc is not None
+        return doubted and len(data) == self.until - self.begin and crc32(data) != self.bytes_crc
 
     def lost_from(self, offset: int) -> list[Dispatch]:
         """The lost records at or behind ``offset``: a range that grew may begin before it."""
         return [one.dispatch() for one in self.lost if one.offset >= offset]
 
     def to_json(self) -> dict[str, Any]:
-        return {
+        row = {
             "begin": self.begin,
             "until": self.until,
             "kind": self.kind,
             "foundMs": self.found_ms,
             "lost": [list(item) for item in self.lost],
         }
+        return row if self.bytes_crc is None else row | {"bytesCrc": self.bytes_crc}
 
 
 class DamageLedger:
@@ -219,7 +228,14 @@ def _with(ranges: list[DamagedRange], item: DamagedRange) -> list[DamagedRange]:
         first.found_ms,
         tuple(lost[offset] for offset in sorted(lost)),
     )
+    merged = replace(merged, bytes_crc=_bytes_crc(merged, (item, *near)))
     return sorted([*(other for other in ranges if other not in near), merged], key=lambda other: other.begin)
+
+
+def _bytes_crc(merged: DamagedRange, parts: Iterable[DamagedRange]) -> int | None:
+    """That of the first part that is about all bytes of ``merged``."""
+    of_all = (part.bytes_crc for part in parts if (part.begin, part.until) == (merged.begin, merged.until))
+    return next((crc for crc in of_all if crc is not None), None) if merged.kind == "bytes_differ" else None
 
 
 def _narrowed(item: DamagedRange, damaged: list[Interval]) -> list[DamagedRange]:
@@ -275,10 +291,17 @@ def _ranges_in(data: bytes) -> list[DamagedRange]:
         if crc32(json.dumps(rows, separators=(",", ":")).encode()) != value["crc"]:
             raise ValueError("its CRC is another")
         return [
-            DamagedRange(r["begin"], r["until"], r["kind"], r["foundMs"], tuple(Lost(*x) for x in r["lost"]))
+            DamagedRange(
+                r["begin"],
+                r["until"],
+                r["kind"],
+                r["foundMs"],
+                tuple(Lost(*x) for x in r["lost"]),
+                r.get("bytesCrc"),
+            )
             for r in rows
         ]
-    except (KeyError, TypeError, RecursionError) as error:
+    except (AttributeError, KeyError, TypeError, RecursionError) as error:
         raise ValueError(repr(error)) from error
 
 

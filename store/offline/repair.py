@@ -125,6 +125,11 @@ def _lies_in(item: DamagedRange, spans: Iterable[Span]) -> bool:
     return any(begin < item.until and item.begin < until for begin, until in spans)
 
 
+def _was_replaced(store: StoreDirectory, item: DamagedRange) -> bool:
+    """``verify`` finds nothing there, but it does not look behind the log's end."""
+    return store.is_sound(item.begin) and item.were_replaced(store.log_bytes(item.begin, item.until))
+
+
 class _Repair:
     def __init__(
         self, disk: Disk, root: str, peers: Sequence[str], config: StoreConfig | None, now_ms: int
@@ -172,15 +177,16 @@ class _Repair:
 
     def _forget_mended(self, left: list[Row]) -> None:
         """All was looked at, and ``left`` is damaged: what else the ledger of damage names was mended by hand
-        since. Of what differs from replicas only they can tell, where they were compared."""
+        since. Of what differs from replicas only they can tell, where they were compared, unless
+        it was replaced."""
         ledger = DamageLedger(self._disk, self._root)
         ledger.load()
         named = [(row["physicalOffset"], row.get("until", row["physicalOffset"] + 1)) for row in left]
-        for item in list(ledger.ranges):
-            differs = item.kind == "bytes_differ"
-            untold = differs and (not self._peers or _lies_in(item, self._alone))
-            if not untold and not _lies_in(item, named):
-                ledger.clear(item)
+        with StoreDirectory(self._disk, self._root, lenient=True) as store:
+            for item in list(ledger.ranges):
+                untold = item.kind == "bytes_differ" and (not self._peers or _lies_in(item, self._alone))
+                if not _lies_in(item, named) and not (untold and not _was_replaced(store, item)):
+                    ledger.clear(item)
 
     def _reaches_on(self, end: int) -> bool:
         """Is what looks like the log's end a hole? An older checkpoint than the log's, or one that is gone,

@@ -341,6 +341,7 @@ class _Verification:
         for queue in self._store.queues():
             there[queue] = self._queue(queue, log_min, end_is_sure)
             self._holes(*queue, there[queue])
+            self._behind_gap(queue, there[queue], log_min)
         for (topic, queue_id), following in self._ends.following.items():
             end = there.get((topic, queue_id), 0)
             if end < following:
@@ -375,6 +376,19 @@ class _Verification:
             elif len(beyond) < DAMAGE_MAX:
                 beyond.append(row)
         return end
+
+    def _behind_gap(self, queue: Queue, place: int, log_min: int) -> None:
+        """Entries from ``place`` on that stand where no reader of the queue gets. What is named behind the
+        log's end, a cut left; what retention took may be named anywhere."""
+        for index, offset, size, tags_code in self._entries.named_behind(queue, place):
+            if 0 <= offset < log_min or offset + size > self._end:
+                continue
+            found = self._at(offset, size)
+            if found is not None:
+                self._entry(queue, index, found, tags_code)
+            else:
+                file, text = f"consumequeue/{queue[0]}/{queue[1]}", f"entry {index}, behind the queue's end"
+                self._note(Damage("cq_dangling", offset, offset + size, file, text))
 
     def _entry(self, queue: Queue, index: int, found: Dispatch, tags_code: int) -> None:
         """Is the entry at a place right that names a record?"""

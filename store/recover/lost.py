@@ -8,6 +8,8 @@ record. Damage that begins there, where no record does, is the rest of the same 
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
+from zlib import crc32
 
 from model.errors import DiskError
 from model.ids import PhysicalOffset, QueueOffset
@@ -60,7 +62,8 @@ def _begins_there(files: StoreFiles, item: DamagedRange) -> bool:
 def lost_in(
     files: StoreFiles, parser: DispatchParser, found: list[DamagedRange], now_ms: int
 ) -> list[DamagedRange]:
-    """``found`` with what queue entries, or readable heads, say of the records that were there."""
+    """``found`` with what queue entries, or readable heads, say of the records that were there, and which
+    bytes are doubted."""
     result: list[DamagedRange] = []
     entries = _entries_in(files.queues, found)
     for item in found:
@@ -69,8 +72,18 @@ def lost_in(
         if head is not None:
             lost.setdefault(head.offset, head)
         rows = tuple(lost[offset] for offset in sorted(lost))
-        result.append(DamagedRange(item.begin, item.until, item.kind, now_ms, rows))
+        crc = _doubted(files.log, item)
+        result.append(DamagedRange(item.begin, item.until, item.kind, now_ms, rows, crc))
     return result
+
+
+def _doubted(commit_log: CommitLog, item: DamagedRange) -> int | None:
+    """The CRC-32 of the bytes that a range is about whose bytes are whole."""
+    if item.kind != "bytes_differ":
+        return None
+    with suppress(DiskError):
+        return crc32(commit_log.read(item.begin, item.until - item.begin))
+    return None
 
 
 def _end(one: Lost) -> int:

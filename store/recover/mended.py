@@ -23,10 +23,13 @@ _PIECE_BYTES: Final = LOOK_BACK_BYTES[0]
 
 def forget_mended(commit_log: CommitLog, damage: DamageLedger) -> None:
     """Take ranges off the ledger whose bytes are whole. What differs from replicas (``bytes_differ``) is
-    whole by its CRC, and yet another record than its queue has there."""
+    whole by its CRC, and yet another record than its queue has there: that goes when other bytes were put
+    in its place, which are compared anew."""
     left = LOOKED_BYTES_MAX
     for item in list(damage.ranges):
         if item.kind == "bytes_differ":
+            if _was_replaced(commit_log, item):
+                damage.clear(item)
             continue
         mended = _is_whole(commit_log, item.begin, item.until)
         for back in LOOK_BACK_BYTES if not mended else ():
@@ -40,6 +43,14 @@ def forget_mended(commit_log: CommitLog, damage: DamageLedger) -> None:
                 break
         if mended:
             damage.clear(item)
+
+
+def _was_replaced(commit_log: CommitLog, item: DamagedRange) -> bool:
+    try:
+        there = commit_log.read(item.begin, item.until - item.begin)
+    except DiskError:  # unreadable
+        return False
+    return item.were_replaced(there) and _is_whole(commit_log, item.begin, item.until)
 
 
 def _border_before(commit_log: CommitLog, item: DamagedRange, back: int) -> tuple[int | None, int]:

@@ -138,13 +138,31 @@ class EntryCheck:
                     yield Hole(begin, here, offset, zeros)
                     begin, zeros = -1, True
 
-    def blocks(self, topic: str, queue_id: int, place: int = 0) -> Iterator[tuple[int, bytes]]:
+    def named_behind(self, queue: tuple[str, int], place: int) -> Iterator[tuple[int, int, int, int]]:
+        """Place and entry, of messages, from the first place on behind ``place`` at which nothing stands, or
+        no file is. No reader gets there."""
+        ended, following = False, -1
+        for at, raw in self.blocks(*queue, place, gaps=True):
+            ended = ended or at > following >= 0
+            following = at + len(raw) // ENTRY_BYTES
+            if raw == _ZEROS[: len(raw)]:
+                ended = ended or bool(raw)
+                continue
+            for here, entry in enumerate(ENTRY.iter_unpack(raw), at):
+                if entry[1] <= 0:
+                    ended = True
+                elif ended and entry[1] != PRE_BLANK_SIZE:
+                    yield here, *entry
+
+    def blocks(
+        self, topic: str, queue_id: int, place: int = 0, *, gaps: bool = False
+    ) -> Iterator[tuple[int, bytes]]:
         """The entries of a queue's files in a row, with the place of the first of each block; what was never
-        written is left out. Each file begins with a block of none. A light queue's entries name records of
-        other queues."""
+        written is left out. Each file begins with a block of none. ``gaps``: also of those behind a file that
+        is missing. A light queue's entries name records of other queues."""
         end = None
         for file in self._store.queue_files(topic, queue_id) if not topic.startswith(LMQ_PREFIX) else ():
-            if end not in (None, file.start):
+            if not gaps and end not in (None, file.start):
                 return
             end, at = file.end, max(place * ENTRY_BYTES - file.start, 0)
             yield (file.start + at) // ENTRY_BYTES, b""

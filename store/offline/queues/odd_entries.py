@@ -9,8 +9,8 @@
     other bytes of the log                         yes
 
 No other entry is judged by an odd one. It becomes one that stands for no message, so that its queue does not
-end there. Where the log tells that the queue ended before it, nothing stands there then. Light queues are
-left out: their entries name records of others.
+end there. Where the log tells that the queue ended before it, nothing stands there then, whether or not zeros
+stood before it. Light queues are left out: their entries name records of others.
 """
 
 from __future__ import annotations
@@ -89,31 +89,37 @@ class OddEntries:
         made = 0
         for queue in self._store.queues():
             following = self._following.get(queue, 1 << 62)
-            behind: range | None = None
-            for place, offset, size in self._entries(queue, following):
+            behind, first = range(0), -1  # of odd ones behind ``following``: those of this row, and the first
+            for place, offset, size in self._entries(queue):
                 if size == PRE_BLANK_SIZE:
                     continue
-                if not self._is_odd(queue, place, offset, size):
-                    made += self._write(files, queue, behind or range(0), PRE_BLANK)
-                    behind = None
+                if size <= 0:
+                    made += self._write(files, queue, behind, _NOTHING)
+                    first, behind = behind.start if behind and first < 0 else first, range(0)
+                elif not self._is_odd(queue, place, offset, size):
+                    made += self._write(files, queue, behind, PRE_BLANK)
+                    behind = range(0)
                 elif place < following:
                     made += self._write(files, queue, range(place, place + 1), PRE_BLANK)
                 else:
-                    behind = range(place if behind is None else behind.start, place + 1)
-            if behind is not None:
-                made += self._write(files, queue, behind, _NOTHING)
+                    behind = range(behind.start if behind else place, place + 1)
+            if first >= 0:
                 files.sync()
-                self._remove_empty(disk, queue, behind.start)
+                self._remove_empty(disk, queue, first)
         return made
 
-    def _entries(self, queue: Queue, following: int) -> Iterator[tuple[int, int, int]]:
-        """Place, physical offset and size, up to what ends the queue behind ``following``."""
-        for at, raw in self._check.blocks(*queue):
-            for place, (offset, size, _) in enumerate(ENTRY.iter_unpack(raw), at):
-                if size > 0:
-                    yield place, offset, size
-                elif place >= following:
-                    return
+    def _entries(self, queue: Queue) -> Iterator[tuple[int, int, int]]:
+        """Place, physical offset and size; a size of 0 where a row ends: no entry stands there, or no file
+        has the place."""
+        following = 0
+        for at, raw in self._check.blocks(*queue, gaps=True):
+            written = bool(raw.strip(b"\0"))
+            if at > following or (raw and not written):
+                yield following, 0, 0
+            following = at + len(raw) // ENTRY_BYTES
+            for place, (offset, size, _) in enumerate(ENTRY.iter_unpack(raw) if written else (), at):
+                yield place, offset, max(size, 0)
+        yield following, 0, 0
 
     def _write(self, files: Written, queue: Queue, places: range, entry: bytes) -> int:
         """Over all entries but those that stand for no message; these only, where nothing is to be left."""

@@ -17,7 +17,13 @@ from tests.audit.plants import run_local
 from tests.audit.stores import LogWriter, copies
 
 CLASSIC = encode([EpochEntry(Epoch(1), PhysicalOffset(100))])
-RANGES = encode_ranges([DamagedRange(100, 300, "crc_mismatch", 17), DamagedRange(400, 500, "bytes_differ")])
+RANGES = encode_ranges(
+    [
+        DamagedRange(100, 300, "crc_mismatch", 17),
+        DamagedRange(400, 500, "bytes_differ"),
+        DamagedRange(600, 700, "bytes_differ", bytes_crc=1 << 31),
+    ]
+)
 NOTES = {
     "epochFileCheckpoint.classic": CLASSIC,
     "epochFileCheckpoint.classic.bak": CLASSIC,

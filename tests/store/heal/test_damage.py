@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import pytest
 
@@ -218,12 +219,35 @@ def test_the_ledger_is_durable_merges_follows_cuts_and_survives_its_own_rot() ->
     assert again.ranges == []
 
 
+def test_what_is_doubted_is_known_again_and_by_what_is_noted_last() -> None:
+    disk = FaultyDisk()
+    disk.makedirs("/store")
+    ledger = DamageLedger(disk, "/store")
+    doubted, other = b"doubted", b"another"
+    ledger.note([DamagedRange(100, 107, "bytes_differ")])
+    assert not ledger.ranges[0].were_replaced(other), "an older note does not say"
+    for noted in (other, doubted):
+        ledger.note([DamagedRange(100, 107, "bytes_differ", bytes_crc=crc32(noted))])
+    again = DamageLedger(disk.crash(), "/store")
+    again.load()
+    (item,) = again.ranges
+    assert [item.were_replaced(data) for data in (doubted, other, b"", other + other)] == [
+        False,
+        True,
+        False,
+        False,
+    ]
+    again.note([DamagedRange(104, 120, "bytes_differ", bytes_crc=1)])
+    assert [(r.begin, r.until, r.bytes_crc) for r in again.ranges] == [(100, 120, None)]
+
+
 def test_a_bit_that_flips_in_the_ledger_is_turned_back_and_more_make_it_none() -> None:
     disk = FaultyDisk()
     disk.makedirs("/store")
     ledger = DamageLedger(disk, "/store")
     lost = Lost(PhysicalOffset(100), 50, "T", 1, QueueOffset(7), 0)
-    ledger.note([DamagedRange(100, 200, "crc_mismatch", 5, (lost,)), DamagedRange(400, 500, "bytes_differ")])
+    differs = DamagedRange(400, 500, "bytes_differ", bytes_crc=7)
+    ledger.note([DamagedRange(100, 200, "crc_mismatch", 5, (lost,)), differs])
     ranges, cache = ledger.ranges, disk.nodes["/store/damagedRanges"].cache
     for at in range(0, len(cache), 3):
         cache[at] ^= 4

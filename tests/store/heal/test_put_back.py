@@ -9,6 +9,7 @@ import pytest
 from model.ids import Epoch, PhysicalOffset
 from store.files.damage import DamagedRange, DamageLedger
 from store.offline.repair import repair
+from store.recover.lost import note_damage
 from tests.fakes.disk.memory import FaultyDisk, FaultyEnv
 from tests.store.support import SEGMENT, config, fill, opened, records_of
 
@@ -74,6 +75,61 @@ def test_a_repair_that_finds_nothing_takes_off_what_is_whole() -> None:
     _note(disk, places[20], places[21], "bytes_differ")
     assert repair(disk, "/store", [], config=config()).left == []
     assert _noted(disk) == [(places[20], places[21])], "only replicas tell whether it is right"
+
+
+def _doubted(disk: FaultyDisk, at: int) -> None:
+    """As a broker notes a record that replicas have otherwise, and that none decides about."""
+
+    async def run() -> None:
+        async with opened(FaultyEnv(disk)) as store:
+            size = store.log.read(at, 4)
+            found = DamagedRange(at, at + int.from_bytes(size, "big"), "bytes_differ")
+            note_damage(store.files, store.flow.parser, [found], 1)
+            assert len(store.damage.ranges) == 1
+
+    asyncio.run(run())
+
+
+STORE_TIME, BODY = 63, 90
+"""Bytes of a record: no CRC covers the first."""
+
+
+def _flip(disk: FaultyDisk, at: int) -> None:
+    disk.nodes[f"/store/commitlog/{at - at % SEGMENT:020}"].cache[at % SEGMENT] ^= 1
+
+
+@pytest.mark.parametrize("replaced", [True, False])
+@pytest.mark.parametrize("repaired", [True, False])
+def test_a_note_of_what_replicas_have_otherwise_is_about_those_bytes(replaced: bool, repaired: bool) -> None:
+    """They were put back by hand (``dd``), and a repair or a start sees that. The same bytes stay noted."""
+    disk, places = _written()
+    _doubted(disk, places[20])
+    if replaced:
+        _flip(disk, places[20] + STORE_TIME)
+    if repaired:
+        assert repair(disk, "/store", [], config=config()).left == []
+        assert _noted(disk) == ([] if replaced else [(places[20], places[21])])
+
+    async def run() -> None:
+        async with opened(FaultyEnv(disk)) as store:
+            assert [item.begin for item in store.damage.ranges] == ([] if replaced else [places[20]])
+            assert len(records_of(store)) == COUNT - (not replaced)
+
+    asyncio.run(run())
+
+
+def test_a_note_of_what_replicas_have_otherwise_stays_where_its_bytes_are_damaged() -> None:
+    disk, places = _written()
+    _doubted(disk, places[20])
+    _flip(disk, places[20] + BODY)
+
+    async def run() -> None:
+        async with opened(FaultyEnv(disk)) as store:
+            assert [item.begin for item in store.damage.ranges] == [places[20]]
+
+    asyncio.run(run())
+    assert repair(disk, "/store", [], config=config()).left
+    assert _noted(disk) == [(places[20], places[21])]
 
 
 def test_a_repair_keeps_what_it_could_not_mend() -> None:

@@ -6,6 +6,7 @@ Of a whole log each record has its entry afterwards, whatever queue files say, a
 from __future__ import annotations
 
 import random
+import struct
 from collections.abc import Callable, Iterator
 from dataclasses import fields
 from functools import cache
@@ -262,3 +263,86 @@ def test_what_an_inner_batch_takes_makes_no_file_of_a_size_that_nobody_knows(sur
     wanted = {(path, 160): entry, (path, 180): PRE_BLANK}
     behind = {(f"{ROOT}B/0/{PER_FILE:020}", at): PRE_BLANK for at in (0, 20)}
     assert dict(_entries(disk)) == (wanted | behind if sure else wanted)
+
+
+# -- behind a gap -----------------------------------------------------------------------------------------
+
+
+def _put(disk: FaultyDisk, queue: tuple[str, int], place: int, entry: bytes) -> None:
+    """With the file of the place, and those before it, as a broker makes them."""
+    path, at = _place(*queue, place)
+    for start in range(0, int(path[-20:]) + 1, PER_FILE):
+        file = f"{path[:-20]}{start:020}"
+        if file > min(p for p in disk.nodes if p.startswith(path[:-20])) and file not in disk.nodes:
+            disk.open(file, create=True).truncate(PER_FILE)
+    disk.nodes[path].cache[at : at + ENTRY_BYTES] = entry
+
+
+def _named(disk: FaultyDisk, what: str) -> tuple[int, int]:
+    """A place of the log, and a size, that are not those of the next message of T/0."""
+    with StoreDirectory(disk, "/store") as store:
+        records = [item for item in store.records() if isinstance(item, Record)]
+    own = next(r for r in records if (r.topic, r.queue_id) == ("T", 0))
+    other = next(r for r in records[10:] if r.topic == "U")
+    return {
+        "another": (other.physical_offset, other.size),
+        "own": (own.physical_offset, own.size),
+        "middle": (other.physical_offset + 3, other.size),
+        "negative": (-5, other.size),
+    }[what]
+
+
+@pytest.mark.parametrize(
+    ("what", "gap"),
+    [("another", 1), ("own", 1), ("middle", 1), ("negative", 1), ("another", 5), ("own", 25), ("middle", 0)],
+)
+def test_an_odd_entry_goes_that_stands_behind_a_gap_at_its_queues_end(what: str, gap: int) -> None:
+    base = _base()
+    disk = base.disk.crash()
+    queue, (offset, size) = ("T", 0), _named(disk, what)
+    _put(disk, queue, base.following[queue] + gap, struct.pack(">qiq", offset, size, 0))
+    rows = verify(disk, "/store", SHAPE)["damage"]
+    assert [(row["kind"], row["physicalOffset"]) for row in rows] == [
+        ("cq_wrong" if what in ("another", "own") else "cq_dangling", offset)
+    ]
+    outcome = repair(disk, "/store", [], config=SHAPE)
+    assert (outcome.entries, outcome.left, dict(_entries(disk))) == (1, [], base.entries)
+    assert verify(disk, "/store", SHAPE)["damage"] == []
+
+
+@pytest.mark.parametrize("gap", [0, 3])
+@pytest.mark.parametrize("more", [1, 4])
+def test_a_first_file_under_a_name_behind_the_last_comes_back_and_goes_there(more: int, gap: int) -> None:
+    """With ``more`` files on, those between are gone but for one."""
+    base = _base()
+    disk = base.disk.crash()
+    files = sorted(path for path in disk.nodes if path.startswith(f"{ROOT}T/0/"))
+    moved = next(path for path, _ in sorted(base.live) if path.startswith(f"{ROOT}T/0/"))
+    for path in [path for path in files if path < moved]:
+        disk.remove(path)
+    base = base._replace(entries={place: e for place, e in base.entries.items() if place[0] in disk.nodes})
+    disk.replace(moved, f"{ROOT}T/0/{int(files[-1][-20:]) + more * PER_FILE + gap * PER_FILE:020}")
+    assert verify(disk, "/store", SHAPE)["damage"]
+    assert repair(disk, "/store", [], config=SHAPE).left == []
+    found = dict(_entries(disk))
+    assert {place: found.get(place) for place in base.live} == {
+        place: base.entries[place] for place in base.live
+    }
+    assert not [place for place in found.keys() - base.entries.keys() if found[place] != PRE_BLANK]
+    assert verify(disk, "/store", SHAPE)["damage"] == []
+
+
+def test_what_may_be_a_cut_ones_is_left_behind_a_gap_and_a_right_entry_too() -> None:
+    """It parts odd ones: the zeros between stay zeros."""
+    base = _base()
+    disk = base.disk.crash()
+    queue, (offset, size) = ("T", 0), _named(disk, "middle")
+    with StoreDirectory(disk, "/store") as store:
+        end = store.segments()[-1].end
+    beyond, odd = struct.pack(">qiq", end + 50, 100, 0), struct.pack(">qiq", offset, size, 0)
+    for far, entry in {2: odd, 4: odd, 7: beyond, 9: odd}.items():
+        _put(disk, queue, base.following[queue] + far, entry)
+    outcome = repair(disk, "/store", [], config=SHAPE)
+    assert (outcome.entries, outcome.left) == (3, [])
+    assert dict(_entries(disk)) == base.entries | {_place(*queue, base.following[queue] + 7): beyond}
+    assert verify(disk, "/store", SHAPE)["damage"] == []
