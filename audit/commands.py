@@ -18,6 +18,7 @@ from admin.host.allocator import Allocator
 from admin.numbers import Number
 from admin.terminal import say
 from audit import room
+from audit.earlier.incremental import forget
 from audit.findings import EXIT_CODES, as_text, new_of
 from audit.reading.storage import StoreSpec, inside, parse_stores, shown
 from audit.results import diff as diffs
@@ -100,7 +101,7 @@ def diff(old: Path, new: Path, as_json: bool) -> int:
 @click.option(
     "--full/--incremental",
     default=True,
-    help="Read everything (default), or trust sealed segments an earlier audit into the same --out read.",
+    help="Read everything (default), or trust sealed segments that --incremental read into the same --out.",
 )
 @click.option(
     "--textfile",
@@ -229,7 +230,7 @@ def _refuse_unfit(engine: str, master: str | None, conf: tuple[str, ...]) -> Non
         raise click.UsageError("--master needs --engine spark")
     if conf and engine != "spark":
         raise click.UsageError("--conf needs --engine spark")
-    if wrong := [pair for pair in conf if not pair.partition("=")[1]]:
+    if wrong := [pair for pair in conf if not (pair.partition("=")[0] and "=" in pair)]:
         raise click.UsageError(f"--conf {wrong[0]}: KEY=VALUE is expected")
 
 
@@ -266,7 +267,7 @@ class Stop:
 
 def watch(specs: list[StoreSpec], directory: Path, every_s: float, textfile: Path | None) -> int:
     """Audit continuously until a signal. The exit code is the verdict. Raises ConfigError, OSError."""
-    from audit.continuous import Continuous
+    from audit.continuous import HISTORY, Continuous
     from audit.pages import report as shown
     from audit.pages import textfile as metrics
 
@@ -285,7 +286,8 @@ def watch(specs: list[StoreSpec], directory: Path, every_s: float, textfile: Pat
     with Stop() as stop:
         made = Continuous(specs, lambda: make_engine("local"), directory, stop.wait, say, keep, looked)
         verdict = made.run(every_s)
-    say(as_text(f"{verdict}; report: {directory / 'index.html'}"))
+    came = f"by all that came or went, {directory / HISTORY}"
+    say(as_text(f"{verdict}, {came}; report: {directory / 'index.html'}"))
     return EXIT_CODES[verdict]
 
 
@@ -308,7 +310,9 @@ def run(
             say(f"{text} ...", err=True)
 
     directory.mkdir(parents=True, exist_ok=True)
-    state = None if full else directory / "trusted.parquet"
+    state: Path | None = directory / "trusted.parquet"
+    if full and not forget(directory / "trusted.parquet"):
+        state = None  # nobody asks for it: a full audit only makes anew what is there
     report = run_audit(
         specs,
         engine,

@@ -70,6 +70,15 @@ class Trusted:
         }
 
 
+def forget(state: Path) -> bool:
+    """Take away what earlier audits left, whatever it says; whether there was anything. Raises OSError."""
+    files = [state, *state.with_suffix("").glob("*.parquet")]
+    there = [path for path in files if path.exists()]
+    for path in there:
+        path.unlink()
+    return bool(there)
+
+
 class Trust:
     """What earlier audits knew of segments that are full and have not changed since."""
 

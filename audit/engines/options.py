@@ -18,6 +18,7 @@ from model.errors import ConfigError
 NAME: Final = "commitlog"
 PLACES: Final = ("offsetFrom", "offsetUntil")
 TIMES: Final = ("timeFrom", "timeUntil")
+DIGITS_MAX: Final = 18
 QUEUES: Final = {"topic": "topic", "queueId": "queue_id"}
 OF_STREAMS: Final = ("upTo", "startingOffsets", "failOnDataLoss")
 STREAMED: Final = ("records", "damage")
@@ -74,10 +75,18 @@ def of_table(table: str, schema: pa.Schema) -> tuple[str, ...]:
 
 def number(name: str, text: str) -> int:
     """Raises ConfigError."""
-    try:
-        return int(text)
-    except ValueError:
-        raise ConfigError(f"format {NAME}: {name}={text!r}: expected {WANTED[name]}") from None
+    value = int(text) if text.isascii() and text.isdigit() and len(text) <= DIGITS_MAX else -1
+    if value < 0:
+        raise ConfigError(f"format {NAME}: {name}={text!r}: expected {WANTED[name]}")
+    return value
+
+
+def ascending(given: Mapping[str, int]) -> None:
+    """Does each stretch end behind its begin? Raises ConfigError."""
+    for begin, end in (PLACES, TIMES):
+        if begin in given and end in given and given[begin] > given[end]:
+            told = f"{begin}={given[begin]} lies behind {end}={given[end]}"
+            raise ConfigError(f"format {NAME}: {told}: nothing would be read")
 
 
 def flag(options: Mapping[str, str], name: str) -> bool:

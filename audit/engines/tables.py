@@ -86,14 +86,12 @@ class Wanted:
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> Wanted:
-        """Raises ConfigError on what is no number."""
+        """Raises ConfigError on what is no number, or ends before it begins."""
         given = told.lowered(options)
-        numbers: dict[str, Any] = {
-            field: told.number(name, given[name.lower()])
-            for name, field in _OPTIONS.items()
-            if name.lower() in given
-        }
-        return cls(**numbers, topic=given.get("topic"), columns=told.columns(options))
+        numbers = {name: told.number(name, given[name.lower()]) for name in _OPTIONS if name.lower() in given}
+        told.ascending(numbers)
+        fields: dict[str, Any] = {_OPTIONS[name]: value for name, value in numbers.items()}
+        return cls(**fields, topic=given.get("topic"), columns=told.columns(options))
 
     def within(self, found: Filter) -> Wanted | None:
         """With one of Spark's filters as well; None when it is of another kind."""

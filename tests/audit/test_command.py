@@ -23,6 +23,7 @@ from audit.engines import local
 from audit.engines.spill import SpillTask
 from audit.findings import KINDS, SCHEMA
 from tests.audit.plants import PLANTS, make
+from tests.audit.stores import patch
 
 
 def call(*arguments: str) -> Result:
@@ -100,6 +101,8 @@ def test_where_no_store_can_be_read_one_line_says_why_and_what_to_give(tmp_path:
         ["x", "--engine", "abacus"],
         ["a", "a"],
         ["x", "--every", "5"],
+        ["x", "--engine", "spark", "--conf", "=v"],
+        ["x", "--engine", "spark", "--conf", "nokey"],
         ["x", "--textfile", "nosuch/x.prom"],
     ],
 )
@@ -201,6 +204,37 @@ def test_a_changed_segment_is_read_again(tmp_path: Path) -> None:
     assert call(*texts, "--out", out, "--incremental").return_value == 0
     next(p for p in PLANTS if p.name == "flipped bit").do(stores, writer)
     assert call(*texts, "--out", out, "--incremental").return_value == 2
+
+
+def test_what_a_full_audit_finds_is_not_forgotten_by_the_next_incremental_one(tmp_path: Path) -> None:
+    """A disk rots: the segment keeps its size and time."""
+    stores, writer, _ = make(tmp_path)
+    arguments = [*(str(s) for s in stores), "--out", str(tmp_path / "out")]
+    assert call(*arguments, "--incremental").return_value == 0
+    file = sorted((stores[1] / "commitlog").iterdir())[0]
+    before = file.stat()
+    patch(stores[1], int(str(writer.rows[3]["phys_offset"])) + 88, b"?")
+    os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
+    modes = ["--incremental", "--full", "--incremental", "--incremental"]
+    assert [call(*arguments, mode).return_value for mode in modes] == [0, 2, 2, 2]
+
+
+@pytest.mark.parametrize("name", ["trusted.parquet", "trusted/segments.parquet", "trusted/files.parquet"])
+def test_a_full_audit_makes_a_damaged_state_anew(name: str, tmp_path: Path) -> None:
+    stores, _ = plant("nothing", tmp_path)
+    arguments = ["audit", *stores, "--out", str(tmp_path / "out")]
+    assert call(*arguments[1:], "--incremental").return_value == 0
+    (tmp_path / "out" / name).write_text("junk")
+    assert run_command(audit, [*arguments[1:], "--incremental"], "keelmq audit") == 64
+    assert call(*arguments[1:]).return_value == 0
+    said = json.loads(call(*arguments[1:], "--incremental", "--json").stdout)
+    assert (said["verdict"], len(said["trusted"])) == ("clean", 2)
+
+
+def test_a_full_audit_leaves_no_state_where_none_was(tmp_path: Path) -> None:
+    stores, _ = plant("nothing", tmp_path)
+    assert call(*stores, "--out", str(tmp_path / "out")).return_value == 0
+    assert [p.name for p in (tmp_path / "out").iterdir() if "trusted" in p.name] == []
 
 
 @pytest.mark.parametrize("where", ["", "report", "commitlog", "../link/config"])

@@ -85,6 +85,10 @@ def test_filters_leave_segments_out(session: Any, stores: list[Path]) -> None:
     [
         ({"table": "x"}, "no table 'x'"),
         ({"offsetFrom": "one"}, "offsetFrom='one': expected a physical offset, bytes"),
+        ({"offsetFrom": "-5"}, "offsetFrom='-5': expected a physical offset, bytes"),
+        ({"offsetFrom": "9" * 5000}, "expected a physical offset, bytes"),
+        ({"offsetFrom": "5000", "offsetUntil": "100"}, "offsetFrom=5000 lies behind offsetUntil=100"),
+        ({"timeFrom": "2", "timeUntil": "1"}, "timeFrom=2 lies behind timeUntil=1"),
         ({"timefrom": "2026-11-29"}, "timeFrom='2026-11-29': expected ms since 1970"),
         ({"queueId": "x"}, "queueId='x'"),
         (
