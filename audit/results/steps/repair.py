@@ -141,9 +141,12 @@ class _Adviser:
         return None, None
 
     def rank(self, f: Finding) -> int:
-        """What holds lost messages, or may, comes before the step that they are given."""
+        """What holds lost messages, or may, comes before the step that they are given; first what nobody
+        looked at."""
+        if f.kind == "files_unseen":
+            return -1
         strays = kept.is_misnamed(f) or f.kind == kept.MISPLACED
-        holds = (strays and f.replica in self._bearers) or f.kind == "files_unseen" or kept.is_misnamed(f)
+        holds = (strays and f.replica in self._bearers) or kept.is_misnamed(f)
         return 0 if holds or self._is_of_moved_folder(f) else _rank(f)
 
     def _is_of_moved_folder(self, f: Finding) -> bool:

@@ -328,6 +328,7 @@ def test_much_damage_is_noted_at_once(tmp_path: Path, caplog: pytest.LogCaptureF
         with open(root / f"commitlog/{at - at % SEGMENT:020}", "r+b") as file:
             file.seek(at % SEGMENT + 88)  # the body
             file.write(b"~")
-    outcome = repair(OsDisk(), str(root), [], config=config())
+    with caplog.at_level("ERROR", logger="store.files.damage"):
+        outcome = repair(OsDisk(), str(root), [], config=config())
     noted = [line for line in caplog.messages if line.startswith("the log is damaged")]
     assert len(outcome.left) == len(places) == len(noted)
