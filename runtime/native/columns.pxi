@@ -1,6 +1,6 @@
 # Bytes of a log -> columns of its records, for the audit.
 #
-# Written from RocketMQ's layout, as audit/reading/record.py, which says what is right; not by the code that parses
+# Written from RocketMQ's layout, as audit/reading/records/record.py, which says what is right; not by the code that parses
 # for the broker: an audit by that would share its mistakes (docs/decisions/0011-audit-decoder.md).
 
 cdef enum:
