@@ -5,7 +5,8 @@
 ``keelmq audit --continuous`` runs beside three brokers under load, whose master is killed again and again.
 Nothing that it said may be left when all are back: its exit code is 0, and no error of it was another than
 how the log of a dead replica ended. (A kill costs RocketMQ entries of its index. Where the audit says so the
-brokers are asked by that key: it is true if that one finds nothing and another does.) Then all is audited
+brokers are asked by that key: it is true if that one finds nothing and another does, or, where all were
+killed since, has the message and does not find it.) Then all is audited
 with the ledger of what was acknowledged. Then, under load again, one byte is flipped in the segment that each
 replica writes: it has to be told, alone, and the seconds from the moment when the log goes on in the next
 segment are taken. Exit code 1: something false was said, or a flipped byte was not told.
@@ -227,7 +228,7 @@ async def asked(
     env: OsEnv, world: World, addresses: Addresses, said: list[dict[str, Any]]
 ) -> list[dict[str, Any]]:
     """What the brokers find by the key of a record that the audit says is in no IndexFile: how often the
-    replica does, and how often the others do, which shows that there was something to find."""
+    replica does, and how often the others do, or whether it has the message: there was something to find."""
     rows = []
     async with AdminClient(env, world.namesrv) as admin:
         for row in said:
@@ -235,7 +236,9 @@ async def asked(
                 continue
             found = {name: await by_key(admin, at, row) for name, at in addresses.items()}
             here = found.pop(row["replica"])
-            rows.append({"id": row["id"], "key": row["uniq_key"], "finds": here, "others_find": found})
+            has = await by_place(admin, addresses[row["replica"]], row)
+            told = {"id": row["id"], "key": row["uniq_key"], "finds": here, "others_find": found}
+            rows.append(told | {"has_message": has})
             print(json.dumps(rows[-1]), flush=True)
     return rows
 
@@ -251,6 +254,17 @@ async def by_key(admin: AdminClient, address: str, row: dict[str, Any]) -> int:
             return 0
         raise
     return len(parse_records(answer.body, ""))
+
+
+async def by_place(admin: AdminClient, address: str, row: dict[str, Any]) -> bool:
+    """Does one broker read the message of ``row`` where its log has it?"""
+    try:
+        answer = await admin.session.call(
+            address, Request.VIEW_MESSAGE_BY_ID, {"offset": str(row["phys_offset"])}
+        )
+    except Refused:
+        return False
+    return str(row["uniq_key"]).encode() in answer.body
 
 
 async def flips(
@@ -282,7 +296,7 @@ async def flips(
 def false_of(found: dict[str, Any]) -> list[str]:
     """What was said and is not true, or is true and was not said."""
     before, after = found["failovers"], found["flips"]
-    true = {row["id"] for row in before["asked"] if not row["finds"] and any(row["others_find"].values())}
+    true = {row["id"] for row in before["asked"] if not row["finds"] and _is_there(row)}
     verdict = "warnings" if true else "clean"
     wrong = []
     if before["exit_code"] != EXIT_CODES[verdict]:
@@ -298,6 +312,10 @@ def false_of(found: dict[str, Any]) -> list[str]:
     wrong += [_said(row) for row in told if (row["replica"], row["phys_offset"]) not in places]
     wrong += [f"{row['replica']}: not told" for row in after["rows"] if row["told_s"] is None]
     return wrong
+
+
+def _is_there(asked_: dict[str, Any]) -> bool:
+    return any(asked_["others_find"].values()) or asked_["has_message"]
 
 
 def _is_damage(row: dict[str, Any]) -> bool:
