@@ -310,9 +310,9 @@ def run(
             say(f"{text} ...", err=True)
 
     directory.mkdir(parents=True, exist_ok=True)
-    state: Path | None = directory / "trusted.parquet"
-    if full and not forget(directory / "trusted.parquet"):
-        state = None  # nobody asks for it: a full audit only makes anew what is there
+    left = directory / "trusted.parquet"
+    # A full audit trusts nothing, and makes anew what an incremental one left: else nobody asks for it.
+    state = left if not full or forget(left) else None
     report = run_audit(
         specs,
         engine,

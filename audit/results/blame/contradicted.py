@@ -4,9 +4,9 @@ An entry was made of a record when it was written. Where it names a record's pla
 but another place in a queue than the record does now, the record or the entry was changed: if none is at the
 place that the record tells, or, of a group, which can confirm the record, if both are of one queue. A finding
 tells of the former only if the record's queue has files, and the place is no other record's: else the queue
-is read. Not where one number differs alone: a repair puts that back by the entry. Of rows of many entries it
-is the queue that moved, not each of the records. And where it tells another tag, one of both was changed:
-only a group can tell which.
+is read. Not where one number differs alone: a repair puts that back by the entry, or, where nothing beside it
+tells which is right, leaves both. Of rows of many entries it is the queue that moved, not each of the
+records. And where it tells another tag, one of both was changed: only a group can tell which.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def _is_of_another_tag(f: Finding) -> bool:
 
 
 def _is_put_back(record: Record, f: Finding) -> bool:
-    """Is one number of its place another than the entry's, as ``store.offline.queues.misplaced`` has it?"""
+    """Is one number of its place another than the entry's? Then ``store.offline.queues.misplaced`` judges."""
     differ = record.queue_id != f.queue_id, record.queue_offset != f.queue_offset
     return record.topic == f.topic and sum(differ) == 1
 
