@@ -46,6 +46,12 @@ cdef extern from *:
     void st32(uint8_t *, uint32_t) nogil
     void st64(uint8_t *, uint64_t) nogil
 
+cdef extern from "<time.h>" nogil:
+    cdef struct timespec:
+        int64_t tv_sec
+        long tv_nsec
+    int clock_gettime(int clock, timespec *at)
+
 cdef extern from *:
     """
     #ifndef KEELMQ_SOURCE
@@ -119,6 +125,14 @@ def layouts():
         "flags": (PREPARED, HOSTS_V6, INNER_BATCH),
         "overhead": OVERHEAD_BYTES,
     }
+
+
+def clock_ms(int clock):
+    """What that clock of the system says, milliseconds."""
+    cdef timespec at
+    if clock_gettime(clock, &at) != 0:
+        raise OSError(f"the system has no clock {clock}")
+    return at.tv_sec * 1000.0 + at.tv_nsec / 1e6
 
 
 def crc32(const uint8_t[::1] data):

@@ -9,13 +9,14 @@ import socket
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from broker.role.lease import Lease
 from model.ids import Epoch
-from runtime import os_env
+from runtime import native, os_env
 from runtime.env import read_file, write_file
 from runtime.os_env import OsDisk, OsEnv
 from runtime.tasks import Tasks
@@ -205,14 +206,27 @@ def test_a_lease_runs_out_while_the_machine_is_suspended(monkeypatch: pytest.Mon
     def later(clock: int) -> int:
         return read(clock) + (suspended_s * 10**9 if clock == time.CLOCK_BOOTTIME else 0)
 
-    env = OsEnv()
-    asked_ms = env.monotonic_ms()
-    lease = Lease(env.monotonic_ms)
+    assert OsEnv().monotonic_ms is os_env._monotonic_ms
+    assert os_env._monotonic_ms.args == (time.CLOCK_BOOTTIME,)
+    now_ms = partial(os_env._clock_ms, time.CLOCK_BOOTTIME)  # ``time`` can be told of a suspension
+    asked_ms = now_ms()
+    lease = Lease(now_ms)
     lease.answered(Epoch(0), asked_ms, suspended_s * 1000)
     assert lease.holds()
     monkeypatch.setattr(time, "clock_gettime_ns", later)
     assert not lease.holds()
-    assert env.monotonic_ms() >= asked_ms + suspended_s * 1000
+    assert now_ms() >= asked_ms + suspended_s * 1000
+
+
+@pytest.mark.skipif(native.module() is None, reason="not compiled")
+@pytest.mark.parametrize("clock", [time.CLOCK_REALTIME, time.CLOCK_BOOTTIME])
+def test_a_clock_says_the_same_where_it_is_asked_by_compiled_code(clock: int) -> None:
+    module = native.module()
+    assert module is not None
+    before_ms, said_ms, after_ms = os_env._clock_ms(clock), module.clock_ms(clock), os_env._clock_ms(clock)
+    assert before_ms - 0.001 <= said_ms <= after_ms + 0.001  # a double has 53 bits
+    with pytest.raises(OSError, match="no clock"):
+        module.clock_ms(9999)
 
 
 def test_what_is_made_is_for_owner_and_group_only_and_what_is_there_keeps_its_mode(tmp_path: Path) -> None:
