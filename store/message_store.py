@@ -83,6 +83,7 @@ class MessageStore:
         )
         self._opened = False
         self.reader.mend_entry = self._mend_entry
+        self.writer.begin_at = lambda start: self.reset(start, keep_epochs=True)
         flow.dispatcher.on_bad = self.repairer.note_ahead
         flow.indexer.on_bad = self.repairer.note
 
@@ -256,7 +257,7 @@ class MessageStore:
         An empty log may start at any segment's start. Raises DiskError when ``offset`` is not ``log.end`` or
         the disk refuses; then nothing happened (of data that crosses segments: the first may be in).
         """
-        self.writer.append_raw(offset, data, lambda start: self.reset(start, keep_epochs=True))
+        self.writer.append_raw(offset, data)
 
     def sync_to(self, offset: int) -> None:
         """Ask for a sync that covers ``offset``; ``log.flushed`` reaches it soon, ``on_flush`` says when."""

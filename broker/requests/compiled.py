@@ -88,7 +88,8 @@ class CompiledSends:
         self._path = path
         self._refuse = refuse
         self._log = path.store.log
-        self._turn = Turn()
+        self.turn: Final = Turn()
+        """What waits for its end."""
         self._begun = (0, 0, (0, 0, 0))
         self._due = False
         self._rest: Rest | None = None
@@ -117,7 +118,7 @@ class CompiledSends:
     @property
     def waiting(self) -> bool:
         """Is there something for the end of the turn?"""
-        return bool(self._turn.reads)
+        return bool(self.turn.reads)
 
     def check_invariants(self) -> None:
         """Raise if records would be stored where they do not belong, or wait without an owner."""
@@ -143,7 +144,7 @@ class CompiledSends:
             )
         except BaseException:
             self._core.drop()
-            self._abandon(self._turn.take())
+            self._abandon(self.turn.take())
             raise
         if waits and found[1] == _DONE and not left:
             if found[0] > start:
@@ -163,9 +164,9 @@ class CompiledSends:
         """``process`` of a read that joined an open turn, and ends it. ``found`` None: by our mistake."""
         if found is None:
             self._core.drop()
-            self._abandon(self._turn.take())
+            self._abandon(self.turn.take())
             return start, left
-        if self._turn.begin != self._log.end:
+        if self.turn.begin != self._log.end:
             self.end_turn()  # it is void, and what this read added to it
             return self._core.otherwise(connection, buffer, start, end)
         born = connection.attributes[BORN_HOST]
@@ -193,7 +194,7 @@ class CompiledSends:
             while True:
                 if not asked and self._refuse():
                     core.drop()
-                    self._again(self._turn.take())
+                    self._again(self.turn.take())
                     return path.split(buffer, start, end, [])
                 asked = True
                 self._append((connection, b"", core.answers()))
@@ -211,7 +212,7 @@ class CompiledSends:
             return path.split(buffer, appended_at, end, left[:appended_left])
         except BaseException:
             core.drop()
-            self._abandon(self._turn.take())
+            self._abandon(self.turn.take())
             raise
         if state == _BROKEN and not left:
             codec.frame_end(buffer, at, end, path.config.frame_bytes_max)
@@ -221,26 +222,23 @@ class CompiledSends:
     def _enter(self, connection: Connection, size: int) -> tuple[bool, bool]:
         """Of a read of ``size`` bytes. Did somebody ask whether sends may be taken? Not since its turn began.
         May it wait for the end of the turn? A long one ends it."""
-        turn, waits = self._turn, size <= READ_BYTES_MAX
+        turn, waits = self.turn, size <= READ_BYTES_MAX
         asked = not turn.reads
         if not asked and (not waits or turn.begin != self._log.end):
             self.end_turn()
         last, self._core.last = self._core.last, connection
         if not turn.reads:
             waits = waits and last is not None and last is not connection
-            self._begin()
+            # What holds for this read, and for all of its turn if it waits: the store time, where the segment
+            # ends, and the maxima of the configuration (whose change ends a turn).
+            config, log, batch_max = self._path.config, self._log, self._path.config.batch_messages_max
+            maxima = (
+                config.message_bytes_max,
+                batch_max if batch_max < READ_MESSAGES_MAX else READ_MESSAGES_MAX,
+                config.frame_bytes_max,
+            )
+            self._begun = (self._path.writer.stamp_ms(), log.end + log.room, maxima)
         return asked, waits
-
-    def _begin(self) -> None:
-        """What holds for this read, and for all of its turn if it waits: the store time, where the segment
-        ends, and the maxima of the configuration (whose change ends a turn)."""
-        config, log = self._path.config, self._log
-        maxima = (
-            config.message_bytes_max,
-            min(config.batch_messages_max, READ_MESSAGES_MAX),
-            config.frame_bytes_max,
-        )
-        self._begun = (self._path.writer.stamp_ms(), log.end + log.room, maxima)
 
     def _roll(self, total: int) -> bool:
         """Go on in the next segment; whether ``total`` bytes do not even fit there. Raises DiskError."""
@@ -250,12 +248,12 @@ class CompiledSends:
         return total > log.room
 
     def _wait(self, begin: int, read: Read) -> None:
-        first = not self._turn
-        self._turn.add(begin, read)
+        first = not self.turn
+        self.turn.add(begin, read)
         if first:
             now_ms, limit, maxima = self._begun
             most = READ_BYTES_MAX, TURN_BYTES_MAX
-            reads = self._turn.reads
+            reads = self.turn.reads
             self._core.open(reads, begin, now_ms, limit, maxima, most, self._go_on)
         if self._core.pending >= TURN_BYTES_MAX:
             self.end_turn()
@@ -270,7 +268,7 @@ class CompiledSends:
     def end_turn(self) -> None:
         """Store what waits for the end of the turn, if anything does: called there, and before anybody else
         appends. What cannot be stored goes the ordinary way, which says so to each sender."""
-        turn = self._turn
+        turn = self.turn
         if not turn.reads:
             return
         if turn.begin != self._log.end or self._refuse():
@@ -283,13 +281,16 @@ class CompiledSends:
     def _append(self, last: Read | None) -> None:
         """Store what is taken: of the turn, and of ``last``, the read at hand. Raises DiskError: nothing is
         stored, and what the turn held takes the ordinary way."""
-        reads = self._turn.take()
+        reads = self.turn.take() if self.turn.reads else []
         if not self._core.pending:
             return
         taken: tuple[bytes, Any] = self._core.take()
         records, block = taken
-        all_reads = reads if last is None else [*reads, last]
-        answered = [(connection, answers) for connection, _, answers in all_reads if answers]
+        if last is not None and not reads:  # of a producer alone
+            answered = [(last[0], last[2])] if last[2] else []
+        else:
+            all_reads = reads if last is None else [*reads, last]
+            answered = [(connection, answers) for connection, _, answers in all_reads if answers]
         try:
             self._path.append(answered, (records,), len(records), block)
         except DiskError:

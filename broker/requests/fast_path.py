@@ -203,7 +203,7 @@ class FastPath:
             born = connection.attributes[BORN_HOST] = born_host(connection.remote)
         must_go_slow = self._why_not or len(born) != 8 or WAITS in connection.attributes
         # While a turn is open it is not asked here: the turn asks before it stores anything.
-        if must_go_slow or ((compiled is None or not compiled.waiting) and self._refuse()):
+        if must_go_slow or ((compiled is None or not compiled.turn.reads) and self._refuse()):
             return self._leave_all(buffer, start, end)
         if compiled is not None:
             return compiled.process(connection, buffer, start, end, born)
@@ -245,7 +245,7 @@ class FastPath:
     ) -> None:
         """Store what was taken, ``size`` bytes, in one write; its answers leave when it is safe. Raises
         DiskError."""
-        self.writer.append(chunks, size, dispatches)
+        self.writer.append_next(chunks, size, dispatches)
         self.stats.put_fast(len(dispatches), size)
         if answered:
             self.pending_acks.add_all(answered, self.store.log.end)

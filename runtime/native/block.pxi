@@ -6,6 +6,10 @@ cdef struct Entry:
     int32_t size, queue_id, sys_flag, route, tag, unique_bytes, keys_bytes
 
 
+cdef enum:
+    QUEUES_AT_ONCE = 8
+
+
 cdef inline Py_ssize_t size_of(Entry *e) noexcept nogil:
     """Of its texts."""
     return e.unique_bytes + e.keys_bytes
@@ -118,6 +122,11 @@ cdef class Block:
         """The dispatches in these places."""
         return [self[at] for at in range(first, until)]
 
+    @property
+    def begin(self):
+        """Where its first record begins; -1: there is none."""
+        return self.entries.offset if self.n else -1
+
     def place_of(self, int64_t offset):
         """The first place whose record ends behind ``offset``."""
         cdef Py_ssize_t at = self.near
@@ -138,16 +147,30 @@ cdef class Block:
 
     def advance(self, dict table):
         """Put (topic, queue id) -> the offset behind its newest into ``table``."""
-        cdef Py_ssize_t at
+        cdef Py_ssize_t at, seen = 0, other
         cdef Entry *e
-        cdef Entry *before = NULL
+        cdef Entry *newest[QUEUES_AT_ONCE]  # of the queues met last: most blocks are of few
         for at in range(self.n):
             e = self.entries + at
-            if before != NULL and (e.queue_id != before.queue_id or e.route != before.route):
-                table[(<Route>self.routes[before.route]).topic, before.queue_id] = before.queue_offset + 1
-            before = e
-        if before != NULL:
-            table[(<Route>self.routes[before.route]).topic, before.queue_id] = before.queue_offset + 1
+            for other in range(seen):
+                if newest[other].queue_id == e.queue_id and newest[other].route == e.route:
+                    newest[other] = e
+                    break
+            else:
+                if seen == QUEUES_AT_ONCE:
+                    self._advance_to(table, newest, seen)
+                    seen = 0
+                newest[seen] = e
+                seen += 1
+        self._advance_to(table, newest, seen)
+
+    cdef int _advance_to(self, dict table, Entry **newest, Py_ssize_t count) except -1:
+        cdef Py_ssize_t at
+        cdef Entry *e
+        for at in range(count):
+            e = newest[at]
+            table[(<Route>self.routes[e.route]).topic, e.queue_id] = e.queue_offset + 1
+        return 0
 
     def enter(self, Py_ssize_t first, Py_ssize_t until, dict table, dict dirty, list arrived, Py_ssize_t full_bytes):
         """Enter these records in their ConsumeQueues, those of ``table`` by (topic, queue id), and these in

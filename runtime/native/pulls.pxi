@@ -104,7 +104,7 @@ cdef int place(directory, int64_t at, int64_t *start, int64_t *size, int64_t *fi
         return -1
     segment = segments[number]
     start[0] = segment.start
-    file = segment._file
+    file = segment.opened
     if file is None or at < start[0]:
         return -1
     descriptor = file.descriptor

@@ -235,7 +235,7 @@ class CommitLog:
         if self._health.broken is not None:
             self.need_unbroken()
         try:
-            tail.write(data, self.end - tail.start)
+            (tail.opened or tail.file).pwrite(data, self.end - tail.start)
         except OSError as error:
             self._torn_until = self.end + size
             problem = self._health.failed(error, WRITING)

@@ -45,35 +45,36 @@ class Segment:
     """One file of a SegmentDir. ``pin`` keeps it open while a sync runs off the loop; a segment dropped
     meanwhile is closed by the last ``unpin``."""
 
-    __slots__ = ("_disk", "_file", "_pins", "_pool", "_retired", "path", "start")
+    __slots__ = ("_disk", "_pins", "_pool", "_retired", "opened", "path", "start")
 
     def __init__(self, disk: Disk, path: str, start: int, pool: FilePool | None = None) -> None:
         self.path = path
         self.start = start
         self._disk = disk
         self._pool = pool
-        self._file: File | None = None
+        self.opened: File | None = None
+        """The file while it is open; ``file`` opens it."""
         self._pins = 0
         self._retired = False
 
     @property
     def file(self) -> File:
         """The open file. Raises OSError when it cannot be opened, or was given up."""
-        if self._file is None:
+        if self.opened is None:
             if self._retired:
                 raise OSError(errno.EBADF, "the file is closed", self.path)
-            self._file = self._disk.open(self.path)
+            self.opened = self._disk.open(self.path)
             if self._pool is not None:
                 self._pool.opened(self)
-        return self._file
+        return self.opened
 
     def create(self) -> File:
         """Open the file, making it when absent."""
-        if self._file is None:
-            self._file = self._disk.open(self.path, create=True)
+        if self.opened is None:
+            self.opened = self._disk.open(self.path, create=True)
             if self._pool is not None:
                 self._pool.opened(self)
-        return self._file
+        return self.opened
 
     def read(self, size: int, at: int) -> bytes:
         """Exactly ``size`` bytes at position ``at`` of the file. Raises DiskError."""
@@ -86,7 +87,7 @@ class Segment:
         return data
 
     def write(self, data: Buffer, at: int) -> None:
-        (self._file or self.file).pwrite(data, at)
+        (self.opened or self.file).pwrite(data, at)
 
     def erase(self, at: int, until: int, *, to_first_zeros: bool = False, zeros_too: bool = False) -> bool:
         """Make the bytes from ``at`` up to ``until`` zeros, touching only blocks that are not yet: was there
@@ -152,9 +153,9 @@ class Segment:
             self._close()
 
     def _close(self) -> None:
-        if self._file is not None:
-            self._file.close()
-            self._file = None
+        if self.opened is not None:
+            self.opened.close()
+            self.opened = None
 
 
 class SegmentDir:

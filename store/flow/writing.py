@@ -14,6 +14,7 @@ from model.errors import DiskError, Refused
 from model.ids import PhysicalOffset, QueueOffset
 from model.message import KEYS, TRANSACTION_PREPARED, UNIQ_KEY, VALUE_END, ZEROS, property_of
 from runtime.env import Buffer
+from store.files.compiled import PACKED
 from store.files.consume_queue import is_queue_name
 from store.files.record import BLANK_BYTES, OVERHEAD_BYTES_MAX, Dispatch, NewMessage, encode, place, unplaced
 from store.files.store_files import StoreFiles
@@ -72,6 +73,8 @@ class Writer:
         self.offsets = QueueOffsets(files, flow.walker)
         self.before_append: Callable[[], None] = lambda: None
         """Called before anything is encoded or appended: who has records on their way appends them then."""
+        self.begin_at: Callable[[int], None] = lambda offset: None
+        """Lets the empty log begin at an offset."""
         self.appended: Buffer = b""
         """See MessageStore.appended."""
         self._config = config
@@ -109,15 +112,21 @@ class Writer:
     def append(self, chunks: Sequence[Buffer], size: int, dispatches: Sequence[Dispatch]) -> None:
         """See MessageStore.append."""
         self.before_append()
+        self.append_next(chunks, size, dispatches)
+
+    def append_next(self, chunks: Sequence[Buffer], size: int, dispatches: Sequence[Dispatch]) -> None:
+        """``append`` by who has called ``before_append``, or is who waits."""
         commit_log = self._log
         start = commit_log.end
-        if dispatches and dispatches[0].offset != start:
-            raise AssertionError(f"a record made for {dispatches[0].offset}, and the log ends at {start}")
+        if dispatches:
+            begin = dispatches.begin if isinstance(dispatches, PACKED) else dispatches[0].offset
+            if begin != start:
+                raise AssertionError(f"a record made for {begin}, and the log ends at {start}")
         data = chunks[0] if len(chunks) == 1 else b"".join(chunks)
         commit_log.append((data,), size)
         self.offsets.appended(dispatches)
         end = commit_log.end
-        self._dispatcher.remember(start, end, dispatches)
+        self._dispatcher.remembered.add(start, end, dispatches)
         self.appended = data
         try:
             for hook in self._on_append:
@@ -126,7 +135,7 @@ class Writer:
             self.appended = b""
 
     def _rolled(self, start: PhysicalOffset, end: PhysicalOffset) -> None:
-        self._dispatcher.remember(start, end, ())
+        self._dispatcher.remembered.add(start, end, ())
         for hook in self._on_append:
             hook(end)
 
@@ -148,7 +157,7 @@ class Writer:
             records, dispatches, size = self._encode_all(messages, stamp_ms, stored_before)
         if self._light_queues:
             self._quota.note((item.topic, item.queue_id) for item in dispatches)
-        self.append(records, size, dispatches)
+        self.append_next(records, size, dispatches)
         return _puts(dispatches)
 
     def _check(self, message: NewMessage, stored_before: bool) -> None:
@@ -320,8 +329,8 @@ class Writer:
 
     # -- bytes of a master's log -----------------------------------------------------------------------
 
-    def append_raw(self, offset: int, data: Buffer, begin_at: Callable[[int], None]) -> None:
-        """See MessageStore.append_raw. ``begin_at`` lets the empty log begin at an offset."""
+    def append_raw(self, offset: int, data: Buffer) -> None:
+        """See MessageStore.append_raw."""
         self.before_append()
         commit_log = self._log
         if offset != commit_log.end:
@@ -329,11 +338,11 @@ class Writer:
                 raise DiskError(f"bytes for {offset} came, the log ends at {commit_log.end}")
             if offset % commit_log.segment_bytes:
                 raise DiskError(f"an empty log cannot start at {offset}, inside of a segment")
-            begin_at(offset)
-        at = 0
-        while at < len(data):
+            self.begin_at(offset)
+        at, size = 0, len(data)
+        while at < size:
             left = commit_log.segment_bytes - commit_log.end % commit_log.segment_bytes
-            part = data if at == 0 and len(data) <= left else memoryview(data)[at : at + left]
+            part = data if at == 0 and size <= left else memoryview(data)[at : at + left]
             commit_log.append((part,), len(part))
             at += len(part)
         self._dispatcher.remember_raw(offset, data)

@@ -81,6 +81,7 @@ class Remembered:
         self._count = 0
 
     def add(self, start: int, end: int, dispatches: Sequence[Dispatch]) -> None:
+        """The bytes [start, end) were appended and hold ``dispatches``; none for a blank."""
         if self._count < REMEMBERED_MAX:
             self.items.append((start, end, dispatches))
             self._count += len(dispatches) + 1
@@ -153,7 +154,7 @@ class Dispatcher:
         self.on_bad: Callable[[int, int, BadRecord], bool] = lambda at, until, bad: False
         """Asked about bytes at ``at`` that are no record, before ``until``: were they noted as damage?"""
         self._copied_until = -1  # where the bytes end that a master sent last
-        self._remembered = Remembered()
+        self.remembered = Remembered()
         module = compiled() if type(parser) is DispatchParser else None
         self._packer: Parser | None = None if module is None else module.Parser(Dispatch, SCHEDULE_TOPIC)
         self._turns = _Turns(self._turn)
@@ -174,17 +175,13 @@ class Dispatcher:
 
     # -- from the log ----------------------------------------------------------------------------------
 
-    def remember(self, start: int, end: int, dispatches: Sequence[Dispatch]) -> None:
-        """The bytes [start, end) were appended and hold ``dispatches``; none for a blank."""
-        self._remembered.add(start, end, dispatches)
-
     def remember_raw(self, start: int, data: Buffer) -> None:
         """``data``, bytes of a master's log, was appended at ``start``: its plain records are dispatched
         without reading them again. It may be cut anywhere, so this goes by where a record must begin."""
         self._copied_until = end = start + len(data)
         if self._packer is None:
             return
-        remembered = self._remembered
+        remembered = self.remembered
         at = start if start in (self.dispatched, remembered.end) else remembered.next_record
         view = memoryview(data)
         while start <= at < end:
@@ -225,7 +222,7 @@ class Dispatcher:
 
     def move_back(self, offset: int) -> None:
         """The log was cut to ``offset``."""
-        self._remembered.clear()
+        self.remembered.clear()
         self._far = {key: entry for key, entry in self._far.items() if entry[1] + entry[2] <= offset}
         self._copied_until = min(self._copied_until, offset)
         self.confirmed = min(self.confirmed, PhysicalOffset(offset))
@@ -235,7 +232,7 @@ class Dispatcher:
 
     def start_at(self, dispatched: int, confirmed: int) -> None:
         """Where recovery found things."""
-        self._remembered.clear()
+        self.remembered.clear()
         self._far.clear()
         self._copied_until = -1
         self.dispatched = PhysicalOffset(dispatched)
@@ -267,12 +264,16 @@ class Dispatcher:
             log.error("dispatch at %d failed: %s", self.dispatched, error)
             self._files.health.broke(f"dispatch at {self.dispatched} failed: {error}")
         if self.is_level or self._files.health.broken is not None:
-            waiters, self._waiters = self._waiters, []
-            for waiter in waiters:
-                if not waiter.done():
-                    waiter.set_result(None)
+            if self._waiters:
+                self._wake_all()
         else:
             self._turns.soon()
+
+    def _wake_all(self) -> None:
+        waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
 
     def run_to_end_for_recovery(self) -> None:
         """Dispatch all that is confirmed, now, and tell nobody: recovery, off the loop. Raises DiskError,
@@ -288,7 +289,7 @@ class Dispatcher:
 
     def step(self) -> None:
         """Dispatch about STEP_RECORDS records. Raises DiskError, OSError."""
-        remembered, items = self._remembered, self._remembered.items
+        remembered, items = self.remembered, self.remembered.items
         while items and items[0][1] <= self.dispatched:
             remembered.pop_first()
         if items and items[0][0] <= self.dispatched:
@@ -308,7 +309,7 @@ class Dispatcher:
             self._step_parsed(self.confirmed)
 
     def _step_remembered(self) -> None:
-        remembered, items = self._remembered, self._remembered.items
+        remembered, items = self.remembered, self.remembered.items
         confirmed = self.confirmed
         batch: list[Dispatch] = []
         at: int = self.dispatched
@@ -335,7 +336,7 @@ class Dispatcher:
 
     def _step_packed(self) -> None:
         """``_step_remembered`` of what the compiled path appended."""
-        remembered, confirmed, taken = self._remembered, self.confirmed, 0
+        remembered, confirmed, taken = self.remembered, self.confirmed, 0
         items = remembered.items
         while items and taken < STEP_RECORDS:
             start, end, block = items[0]

@@ -200,7 +200,7 @@ def test_a_mistake_in_the_write_ends_the_connections_of_the_turn() -> None:
     def breaks(*arguments: object) -> None:
         raise AssertionError("an invariant")
 
-    turns.fast.store.append = breaks  # type: ignore[assignment,method-assign]
+    turns.fast.store.append_next = breaks  # type: ignore[assignment,method-assign]
     with pytest.raises(AssertionError):
         turns.compiled.end_turn()
     assert [client.closed for client in turns.clients] == [False, True, True]

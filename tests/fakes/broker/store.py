@@ -100,6 +100,9 @@ class FakeStore:
 
     def append(self, chunks: Sequence[Any], size: int, dispatches: Sequence[Dispatch]) -> None:
         self.before_append()
+        self.append_next(chunks, size, dispatches)
+
+    def append_next(self, chunks: Sequence[Any], size: int, dispatches: Sequence[Dispatch]) -> None:
         if self.fail_appends:
             self.fail_appends -= 1
             raise DiskError("disk full")

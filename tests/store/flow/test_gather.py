@@ -296,7 +296,7 @@ class _Moving:
 
 def _directory(file: object, segment_bytes: int) -> SimpleNamespace:
     return SimpleNamespace(
-        segments=[SimpleNamespace(start=0, _file=file)], segment_bytes=segment_bytes, changes=0
+        segments=[SimpleNamespace(start=0, opened=file)], segment_bytes=segment_bytes, changes=0
     )
 
 
