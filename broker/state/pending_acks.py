@@ -178,11 +178,14 @@ class PendingAcks:
             self.waits.none()
             write_all_now(answered)
             return
-        now_ms, queue = self._env.monotonic_ms(), self._queue_of(end)
+        now_ms = self._env.monotonic_ms()
+        queue = self._queue_of(end) if self._wait_flush else self._await_slaves
         deadline_ms = float("inf")
         for connection, answers in answered:
             deadline_ms = self._wait(connection, answers, end, now_ms, queue)
-        self._expire_by(deadline_ms)
+        timer = self._timer
+        if timer is None or timer.due_ms > deadline_ms:
+            self._expire_by(deadline_ms)
 
     def _queue_of(self, end: int) -> deque[_PendingAck]:
         """What answers at ``end`` wait for first."""
@@ -198,9 +201,10 @@ class PendingAcks:
             account = self._accounts[connection] = _Account(connection)
         slave_ms, disk_ms = self._timeouts_ms
         queue.append(_PendingAck(account, answers, end, now_ms + slave_ms, now_ms + disk_ms))
+        size = len(answers)
         account.count += 1
-        account.size += len(answers)
-        self._all.size += len(answers)
+        account.size += size
+        self._all.size += size
         if account.size > self._bytes_max and not account.paused:
             # The producer goes on sending while its answers wait: stop reading it, or memory has no bound.
             account.paused = True
@@ -218,11 +222,24 @@ class PendingAcks:
             self.on_flushed(self._flushed())
             self._expire_by(self._first_ms())
             return
+        pending = slaves.popleft()
+        if slaves:
+            self._all_leave(pending, slaves, offset)
+        elif self._leaves(pending):  # of a producer alone: nothing is gathered
+            account = pending.account
+            account.connection.write_now(pending.answers)
+            if account.paused:
+                self._read_again(account)
+
+    def _all_leave(self, pending: _PendingAck, slaves: deque[_PendingAck], offset: int) -> None:
+        """``pending``, and of those behind it all up to ``offset``."""
         out: dict[_Account, list[bytes]] = {}
-        while slaves and slaves[0].end <= offset:
-            pending = slaves.popleft()
+        while True:
             if self._leaves(pending):
                 out.setdefault(pending.account, []).append(pending.answers)
+            if not slaves or slaves[0].end > offset:
+                break
+            pending = slaves.popleft()
         self._write(out)
         if slaves:
             self._expire_by(slaves[0].slave_deadline_ms)
@@ -289,12 +306,18 @@ class PendingAcks:
             self._all.gone.count -= 1
             self._all.gone.size -= len(pending.answers)
             return False
+        size = len(pending.answers)
         account.count -= 1
-        account.size -= len(pending.answers)
-        self._all.size -= len(pending.answers)
+        account.size -= size
+        self._all.size -= size
         if not account.count:
             del self._accounts[account.connection]
-        self._waited(pending)
+        if pending.slave_deadline_ms > 0:  # not one that ``give_up`` answers
+            begun_ms = pending.slave_deadline_ms - self._timeouts_ms[0]
+            took_ms = self._env.monotonic_ms() - begun_ms
+            self.waits.waited(took_ms)
+            if self.slow is not None and took_ms >= self.slow.least_ms:
+                self.slow.note(_SENDS, account.connection.remote, took_ms)
         return True
 
     def _write(self, out: dict[_Account, list[bytes]]) -> None:
@@ -379,14 +402,6 @@ class PendingAcks:
         if self._leaves(pending):
             out.setdefault(account, []).append(with_code(answers, code, remark))
         return len(answers)
-
-    def _waited(self, pending: _PendingAck) -> None:
-        if pending.slave_deadline_ms > 0:  # not one that ``give_up`` answers
-            begun_ms = pending.slave_deadline_ms - self._timeouts_ms[0]
-            took_ms = self._env.monotonic_ms() - begun_ms
-            self.waits.waited(took_ms)
-            if self.slow is not None and took_ms >= self.slow.least_ms:
-                self.slow.note(_SENDS, pending.account.connection.remote, took_ms)
 
 
 def _whole_frames(answers: bytes, least: int) -> int:

@@ -20,14 +20,15 @@ _NAMES: Final = (
 )  # fmt: skip
 assert len(_NAMES) == len(_LEAST_MS), "a name for each"
 MINUTE_MS: Final = 60_000
+LATEST_MAX: Final = 64
 
 
 class PutTimes:
-    """``seen``: all since the start, as ``/metrics`` has them."""
-
     def __init__(self) -> None:
-        self.seen = Histogram()
-        self.longest_ms = 0.0
+        self._seen = Histogram()
+        self._longest_ms = 0.0
+        self._latest: list[float] = []
+        """Not counted yet: most of what the count of one takes is the way there."""
         self.p99_ms = 0.0
         self.p999_ms = 0.0
         self._counts = [0] * len(_NAMES)
@@ -37,21 +38,41 @@ class PutTimes:
 
     def none(self) -> None:
         """An answer waited for nothing: most do."""
-        self.seen.observe(0.0)
+        self._seen.observe(0.0)
         self._at_once += 1
 
     def waited(self, took_ms: float) -> None:
-        self.seen.observe(took_ms / 1000)
-        self._counts[bisect_right(_BEHIND_FIRST, took_ms)] += 1
-        self.longest_ms = max(self.longest_ms, took_ms)
-        rounded = _rounded(took_ms)
-        self._waited[rounded] = self._waited.get(rounded, 0) + 1
+        latest = self._latest
+        latest.append(took_ms)
+        if len(latest) >= LATEST_MAX:
+            self._count()
+
+    def _count(self) -> None:
+        latest, self._latest = self._latest, []
+        self._seen.observe_each([took_ms / 1000 for took_ms in latest])
+        for took_ms in latest:
+            self._counts[bisect_right(_BEHIND_FIRST, took_ms)] += 1
+            rounded = _rounded(took_ms)
+            self._waited[rounded] = self._waited.get(rounded, 0) + 1
+        self._longest_ms = max(self._longest_ms, *latest, 0.0)
+
+    @property
+    def seen(self) -> Histogram:
+        """All since the start, as ``/metrics`` has them."""
+        self._count()
+        return self._seen
+
+    @property
+    def longest_ms(self) -> float:
+        self._count()
+        return self._longest_ms
 
     def tick(self, now_ms: float) -> None:
         """Begin a new minute if it is time."""
         if self._turned_ms is None:
             self._turned_ms = now_ms
         elif now_ms - self._turned_ms >= MINUTE_MS:
+            self._count()
             self.p99_ms, self.p999_ms = self._quantile(0.99), self._quantile(0.999)
             self._at_once = 0
             self._counts = [0] * len(_NAMES)
@@ -60,6 +81,7 @@ class PutTimes:
 
     def text(self) -> str:
         """``[<=0ms]:12 [0~10ms]:3 ...``."""
+        self._count()
         counts = [self._counts[0] + self._at_once, *self._counts[1:]]
         return " ".join(f"[{name}]:{count}" for name, count in zip(_NAMES, counts, strict=True))
 
