@@ -24,13 +24,14 @@ class Backoff:
         self._random = chance
         self._first_s = first_ms / 1000
         self._max_s = max_ms / 1000
-        self._tries = 0
+        self.tries = 0
+        """In a row."""
 
     def next_s(self) -> float:
         """Seconds to wait now; the next wait is up to twice as long."""
-        self._tries += 1
-        return backoff_s(self._tries - 1, self._first_s, self._max_s, self._random)
+        self.tries += 1
+        return backoff_s(self.tries - 1, self._first_s, self._max_s, self._random)
 
     def reset(self) -> None:
         """Something worked: the next failure starts from the first wait again."""
-        self._tries = 0
+        self.tries = 0

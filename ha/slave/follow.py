@@ -165,24 +165,24 @@ class _Acks:
     """How far the log is acknowledged to the master."""
 
     def __init__(self, *, synced: bool) -> None:
-        self._synced = synced  # SYNC_FLUSH: what is on the disk counts
-        self._said = NOWHERE
+        self.synced = synced  # SYNC_FLUSH: what is on the disk counts
+        self.said = NOWHERE
 
     def next_end(
         self, own: Reach, tail: TailCompare | None, *, empty: bool, always: bool
     ) -> PhysicalOffset | None:
         """What to tell the master now, or None. ``always``: also what it was told before."""
-        end = min(own.end, own.flushed) if self._synced else own.end
-        if self._said < 0 and end < own.end:
+        end = min(own.end, own.flushed) if self.synced else own.end
+        if self.said < 0 and end < own.end:
             return None  # the first report says where the stream goes on: it waits for the sync
         if tail is not None and not tail.compared:
-            if self._said >= 0:
+            if self.said >= 0:
                 return None  # it said where to begin; more would acknowledge what was not compared
             end = tail.at
         if empty and own.end == own.begin:
             end = _BEGIN  # the master starts with the first byte it has
-        if end > self._said or (always and (end == self._said or self._said < 0)):
-            self._said = end
+        if end > self.said or (always and (end == self.said or self.said < 0)):
+            self.said = end
             return end
         return None
 
@@ -247,6 +247,15 @@ class Following:
             and bool(epochs)
             and epochs[-1] == (frame.epoch, frame.epoch_start)
         )
+
+    def acks(self, end: PhysicalOffset) -> bool:
+        """Whether ``ack``, after a frame that ``goes_on``, says ``end``, where our log ends now: it counts as
+        said. Else ``ack`` is to be asked."""
+        acks = self._acks
+        if acks.synced or not 0 <= acks.said <= end:
+            return False
+        acks.said = end
+        return True
 
     def on_frame(self, frame: Transfer, own: Reach, now_ms: float) -> list[Action]:
         actions: list[Action] = []
@@ -421,6 +430,10 @@ class ClassicFollowing:
 
     def goes_on(self, frame: Transfer, end: PhysicalOffset, epochs: Sequence[EpochStart]) -> bool:
         """See ``Following.goes_on``; here a frame does not say what is confirmed."""
+        return False
+
+    def acks(self, end: PhysicalOffset) -> bool:
+        """See ``Following.acks``."""
         return False
 
     def on_frame(self, frame: Transfer, own: Reach, now_ms: float) -> list[Action]:

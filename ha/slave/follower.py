@@ -119,8 +119,9 @@ class _Retries:
         end = self._parts.store.log.end
         if end - self._mark >= STEADY_BYTES:
             self._mark = end
-            self.backoff.reset()
-        elif now_ms - self._since_ms >= STEADY_MS:
+        elif now_ms - self._since_ms < STEADY_MS:
+            return
+        if self.backoff.tries:
             self.backoff.reset()
 
 

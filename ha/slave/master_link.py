@@ -58,6 +58,8 @@ class Dialect(NamedTuple):
     greeting: bytes
     encode_end: Callable[[PhysicalOffset], bytes]
     silence_ms: int
+    synced: bool
+    """What is on the disk is acknowledged."""
 
     @classmethod
     def of(
@@ -78,13 +80,14 @@ class Dialect(NamedTuple):
                 encode_slave_handshake(handshake),
                 encode_ack,
                 patience_ms(config, rocketmq_peer=rocketmq_peer),
+                synced,
             )
         following = ClassicFollowing(
             own_log(store), segment_bytes=config.segment_bytes, synced=synced, log=log
         )
         # Nobody says in this protocol which kind of broker it is.
         silence_ms = patience_ms(config, rocketmq_peer=True)
-        return cls(following, TransferReader(body_bytes_max), b"", encode_report, silence_ms)
+        return cls(following, TransferReader(body_bytes_max), b"", encode_report, silence_ms, synced)
 
 
 class MasterLink(asyncio.BufferedProtocol):
@@ -164,8 +167,10 @@ class MasterLink(asyncio.BufferedProtocol):
         if self._transport is not None:
             self._transport.abort()
 
-    def get_buffer(self, sizehint: int) -> memoryview:
-        return self._dialect.reader.room()
+    @property
+    def get_buffer(self) -> Callable[[int], memoryview]:
+        """The reader's own: the transport asks for it once, and no call of Python is between."""
+        return self._dialect.reader.room
 
     def buffer_updated(self, nbytes: int) -> None:
         if self.ended.done() or self._transport is None:
@@ -186,13 +191,17 @@ class MasterLink(asyncio.BufferedProtocol):
         following, store, master = self._dialect.following, self._store, self._owner.master
         now_ms = self._last_read_ms
         heard: Epoch | None = None
+        goes_on = False  # nothing is to be decided of the last frame
         for frame in self._dialect.reader.came(size):
             if isinstance(frame, MasterHandshake):
                 actions = following.on_handshake(frame, own_log(store), master)
             else:
                 heard = frame.epoch
-                if following.goes_on(frame, store.log.end, store.epochs.entries):
-                    self._log.go_on(frame)
+                goes_on = following.goes_on(frame, store.log.end, store.epochs.entries)
+                if goes_on:
+                    if frame.body:
+                        store.append_raw(frame.offset, frame.body)
+                    store.confirm_copied(frame.confirmed)  # as far as the log reaches
                     continue
                 actions = following.on_frame(frame, reach(store), now_ms)
             if self._log.carry_out(actions, following.master_end):
@@ -202,17 +211,21 @@ class MasterLink(asyncio.BufferedProtocol):
                 # At once: a RocketMQ slave waits for its idle timer here, and every reconnect costs 5 s.
                 self.report(now_ms, always=True)
         if heard is not None:
-            if following.agreed:
+            if goes_on or following.agreed:
                 # A RocketMQ master may go on under an older number than the Controllers'.
                 self._owner.on_progress(self._epoch if master.rocketmq_peer else heard, now_ms)
-            self._sync()
+            if self._dialect.synced:
+                self._sync()
             # Once a read, not once a frame. A heartbeat is answered too: the master sees that this slave
             # lives.
-            self.report(now_ms, always=True)
+            if goes_on and following.acks(store.log.end):
+                self._say(store.log.end, now_ms)
+            else:
+                self.report(now_ms, always=True)
 
     def _sync(self) -> None:
         log = self._store.log
-        if self._config.flush_disk_type == "SYNC_FLUSH" and log.flushed < log.end:
+        if self._dialect.synced and log.flushed < log.end:
             self._store.sync_to(log.end)
 
     def report(self, now_ms: float, *, always: bool = False) -> None:
@@ -221,6 +234,10 @@ class MasterLink(asyncio.BufferedProtocol):
             return
         end = self._dialect.following.ack(reach(self._store), always=always)
         if end is not None:
+            self._say(end, now_ms)
+
+    def _say(self, end: PhysicalOffset, now_ms: float) -> None:
+        if self._transport is not None and not self.ended.done():
             self._last_write_ms = now_ms
             self._transport.write(self._dialect.encode_end(end))
 

@@ -25,7 +25,6 @@ from ha.slave.follow import (
     text_of,
 )
 from ha.slave.tail import Piece
-from ha.wire.codec import Transfer
 from model.errors import DiskError, MqError
 from model.ids import PhysicalOffset
 from store.files.damage import RECORD_BYTES_MAX
@@ -164,12 +163,6 @@ class LogActions:
         """``told``: whether the Controllers know that this log loses what was acknowledged."""
         self._store = store
         self._told = told
-
-    def go_on(self, frame: Transfer) -> None:
-        """``carry_out`` of what ``on_frame`` says of a frame that ``goes_on``. Raises DiskError."""
-        if frame.body:
-            self._store.append_raw(frame.offset, frame.body)
-        self._store.confirm_copied(frame.confirmed)  # as far as the log reaches
 
     def carry_out(self, actions: Iterable[Action], master_end: PhysicalOffset) -> bool:
         """Whether the log was found to go on in the master's. Raises DiskError, CannotGoOnError,

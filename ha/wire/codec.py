@@ -28,7 +28,7 @@ this slave answers every frame at once. A RocketMQ master takes whatever is not 
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -107,8 +107,7 @@ def encode_slave_handshake(handshake: SlaveHandshake) -> bytes:
     return _SLAVE_HANDSHAKE.pack(HANDSHAKE, last_file, int(handshake.learner), handshake.broker_id)
 
 
-def encode_ack(end: PhysicalOffset) -> bytes:
-    return _ACK.pack(TRANSFER, end)
+encode_ack: Final[Callable[[PhysicalOffset], bytes]] = partial(_ACK.pack, TRANSFER)
 
 
 def encode_master_handshake(end: PhysicalOffset, epochs: Sequence[EpochStart]) -> bytes:

@@ -27,7 +27,7 @@ class Inflow:
         """A copy of ``size`` bytes that came into ``room`` and are not counted yet."""
         return bytes(self.view[self.end : self.end + size])
 
-    def room(self) -> memoryview:
+    def room(self, sizehint: int = -1) -> memoryview:
         """Where the next bytes go; never empty."""
         view, start, end = self.view, self.start, self.end
         if start == end:

@@ -12,7 +12,7 @@ import pytest
 from ha.slave.master_link import MasterLink
 from model.codes import Request
 from model.errors import Refused
-from model.ids import BrokerId, Epoch
+from model.ids import BrokerId, Epoch, PhysicalOffset
 from tests.broker.helpers import client_of, elected, eventually, log_records, pair, running
 from tests.plain import broker_ids
 
@@ -249,11 +249,11 @@ async def test_an_orderly_stop_yields_to_nobody_who_lacks_what_was_answered(
     keys = {"allAckInSyncStateSet": "false", "inSyncReplicas": "2", "slaveSyncMetadataPeriod": "30"}
     targets: list[int] = []
     stalled: set[str] = set()
-    report = MasterLink.report
+    say = MasterLink._say
 
-    def stalling(self: MasterLink, now_ms: float, *, always: bool = False) -> None:
+    def stalling(self: MasterLink, end: PhysicalOffset, now_ms: float) -> None:
         if self._store.root not in stalled:
-            report(self, now_ms, always=always)
+            say(self, end, now_ms)
 
     async with contextlib.AsyncExitStack() as stack:
         one, two, three = [
@@ -274,7 +274,7 @@ async def test_an_orderly_stop_yields_to_nobody_who_lacks_what_was_answered(
             targets.append(transfer_target)
 
         monkeypatch.setattr(one.role, "hand_over_at_stop", hand_over_at_stop)
-        monkeypatch.setattr(MasterLink, "report", stalling)
+        monkeypatch.setattr(MasterLink, "_say", stalling)
         stalled.update({two.store.root, three.store.root})
         answer = asyncio.ensure_future(client.send("T", b"second"))
         await eventually(lambda: len(one.pending_acks) == 1, "it waits for a second replica")
