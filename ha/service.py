@@ -412,7 +412,8 @@ class HaService:
         if sync is None:
             return
         sync.on_append(end)
-        self._publish()
+        if (sync.confirmed, sync.replicated) != sync.evidence.told:
+            self._publish()
         if self._config.flush_disk_type == "SYNC_FLUSH":
             self._store.sync_to(end)
         self.links.on_append(self._store.appended)

@@ -24,6 +24,8 @@ class _Evidence:
     """What the policy asked for when ``replicated`` moved last."""
     replicated: PhysicalOffset = _BEGIN
     """How far producers were answered at the last check."""
+    told: tuple[PhysicalOffset, PhysicalOffset] = (NOWHERE, NOWHERE)
+    """What was confirmed, and that; before the first check nothing."""
 
     def keep_few(self, left: Iterable[BrokerId]) -> None:
         """Of slaves that have ``left``, those that prove what was answered: a slave without an id of its own
@@ -51,7 +53,7 @@ class ConnectedSet:
     set_epoch: int = 0
     replicated: PhysicalOffset = _BEGIN
     _ends: dict[BrokerId, PhysicalOffset] = field(default_factory=dict)
-    _evidence: _Evidence = field(default_factory=_Evidence)
+    evidence: _Evidence = field(default_factory=_Evidence)
     members: frozenset[BrokerId] = field(init=False)
     members_to_write: int = field(init=False)
     """Members, the master included, that there are at least before a write is taken."""
@@ -98,7 +100,7 @@ class ConnectedSet:
         when that cannot be."""
         check_ack(broker_id, end, self._ends[broker_id], self.end)
         self._ends[broker_id] = end
-        acknowledged = self._evidence.acknowledged
+        acknowledged = self.evidence.acknowledged
         acknowledged[broker_id] = max(end, acknowledged.get(broker_id, NOWHERE))
         self._advance()
         return False
@@ -107,7 +109,7 @@ class ConnectedSet:
         if self._ends.pop(broker_id, None) is not None:
             self.set_epoch += 1
             self._regroup()
-        self._evidence.keep_few(left=self._evidence.acknowledged.keys() - self._ends.keys())
+        self.evidence.keep_few(left=self.evidence.acknowledged.keys() - self._ends.keys())
 
     def on_tick(self, now_ms: float) -> None:
         """Nothing depends on time."""
@@ -127,7 +129,7 @@ class ConnectedSet:
     def check_invariants(self) -> None:
         """Raises BrokenInvariantError when OK means fewer copies than the policy asks for, or a watermark
         moved where it must not. Changes nothing: what is compared with moves in ``on_checked``."""
-        end, replicated, evidence = self.end, self.replicated, self._evidence
+        end, replicated, evidence = self.end, self.replicated, self.evidence
         if self.confirmed > end:
             raise BrokenInvariantError(f"confirmed {self.confirmed} lies beyond the log's end {end}")
         if replicated > end:
@@ -144,7 +146,8 @@ class ConnectedSet:
 
     def on_checked(self) -> None:
         """What is replicated is told: it may not move back from here."""
-        self._evidence.replicated = self.replicated
+        self.evidence.replicated = self.replicated
+        self.evidence.told = self.confirmed, self.replicated
 
     def _advance(self) -> None:
         policy = self.policy
@@ -153,8 +156,8 @@ class ConnectedSet:
             self.confirmed = own
         if self._own_decides:  # the same as below, in fewer steps
             if own > self.replicated:
-                self.replicated, self._evidence.copies = own, 1
+                self.replicated, self.evidence.copies = own, 1
             return
         _, replicated = policy.watermarks(own, own, list(self._ends.values()), self._copies)
         if replicated > self.replicated:
-            self.replicated, self._evidence.copies = replicated, self._copies.to_ack
+            self.replicated, self.evidence.copies = replicated, self._copies.to_ack

@@ -292,9 +292,13 @@ class SlaveLinks:
 
     def on_ack(self, link: SlaveLink) -> None:
         """``link`` reported how far its slave is."""
-        broker_id = link.slave.broker_id
-        if self.replicas is not None and self.by_id.get(broker_id) is link:
-            self._on_change(self.replicas.on_ack(broker_id, link.end, link.last_read_ms))
+        broker_id, replicas = link.slave.broker_id, self.replicas
+        if replicas is None or self.by_id.get(broker_id) is not link:
+            return
+        may_propose = replicas.on_ack(broker_id, link.end, link.last_read_ms)
+        # Of several slaves one is the last to acknowledge: only then there is anything to tell.
+        if may_propose or (replicas.confirmed, replicas.replicated) != replicas.evidence.told:
+            self._on_change(may_propose)
 
     def on_end(self, link: SlaveLink) -> None:
         """``link`` is gone: its slave leaves the SyncStateSet at once, not when a timer notices."""

@@ -28,16 +28,16 @@ class Budget:
 
     def limit(self, bytes_per_s: int) -> None:
         """From now on so many."""
-        self._bytes_per_s = bytes_per_s
+        self.bytes_per_s = bytes_per_s
         self._burst = self._left = max(bytes_per_s / 10, 1.0)
         self._at_ms = self._now_ms()
 
     def take(self, wanted: int) -> int:
         """How many of ``wanted`` bytes may go now; they count as sent."""
-        if not self._bytes_per_s:
+        if not self.bytes_per_s:
             return wanted
         now_ms = self._now_ms()
-        self._left = min(self._burst, self._left + (now_ms - self._at_ms) * self._bytes_per_s / 1000)
+        self._left = min(self._burst, self._left + (now_ms - self._at_ms) * self.bytes_per_s / 1000)
         self._at_ms = now_ms
         taken = min(wanted, int(self._left))
         self._left -= taken
@@ -45,7 +45,7 @@ class Budget:
 
     def wait_s(self) -> float:
         """Seconds until something may be sent again."""
-        return self._burst / 2 / self._bytes_per_s if self._bytes_per_s else 0.0
+        return self._burst / 2 / self.bytes_per_s if self.bytes_per_s else 0.0
 
 
 Framed = tuple[list[Buffer], PhysicalOffset, EpochStart | None]

@@ -8,12 +8,22 @@ from model.errors import PeerError
 from model.ids import BrokerId, Epoch, PhysicalOffset
 
 
+class Checked(Protocol):
+    """What the promises are checked against."""
+
+    told: tuple[PhysicalOffset, PhysicalOffset]
+    """``confirmed`` and ``replicated``, as they were at the last check."""
+
+
 class Replicas(Protocol):
     """What the HA port needs of a master's replicas: ``SyncSet``, without Controllers ``ConnectedSet``."""
 
     self_id: BrokerId
     confirmed: PhysicalOffset
     replicated: PhysicalOffset
+
+    @property
+    def evidence(self) -> Checked: ...
 
     @property
     def epoch(self) -> Epoch: ...

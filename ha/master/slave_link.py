@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, cast
 
 from ha.epochs import EpochStart, frame_epoch, skipped_epochs
@@ -25,6 +26,7 @@ from model.ids import NO_EPOCH, NOWHERE, BrokerId, PhysicalOffset
 from runtime.env import Buffer, Env
 
 if TYPE_CHECKING:
+    from store.files.commit_log import CommitLog
     from store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
@@ -113,6 +115,9 @@ class Told(NamedTuple):
     """-1: nothing was sent yet."""
     log_ms: float = 0.0
     """When bytes of the log were in it last."""
+
+
+_TOLD: Final = partial(tuple.__new__, Told)  # a call of Python less for each push
 
 
 class _Proof(NamedTuple):
@@ -318,44 +323,48 @@ class SlaveLink(asyncio.Protocol):
     def pump(self) -> None:
         """Send what the log has and the slave lacks, up to the window. Never raises: an error ends the
         link."""
-        try:
-            self._pump()
-        except _ENDS_LINK as error:  # ``_guarded``, without a step for each frame
+        log_ = self._shared.store.log
+        try:  # ``_guarded``, without a step for each frame
+            if 0 <= self.next < log_.end and not self._paused:
+                self._pump(log_)
+        except _ENDS_LINK as error:
             self.close(str(error))
 
-    def _pump(self) -> None:
-        if self.next < 0 or self._paused or self._transport is None or self._transport.is_closing():
+    def _pump(self, log_: CommitLog) -> None:
+        transport, shared, end = self._transport, self._shared, log_.end
+        if transport is None or transport.is_closing():
             return
-        store = self._shared.store
-        end = store.log.end
-        if self.next >= end:
-            return
-        if self._answer_comes(end):
+        if self.end < self.next and self._answer_comes(end):
             self._later(ACK_WAIT_S)
             return
-        if self.next < store.log.min_offset:
+        if self.next < log_.flushed:  # else it is behind the oldest byte, too
             self._look_for_gap()
-        if self._shared.reader.damage.ranges:
+        if shared.reader.damage.ranges:
             end = self.whole_until(end)
             if self.next >= end:
                 self._later(STALL_S)
                 return
-        replicas = self._shared.host.replicas
+        replicas = shared.host.replicas
         if self._gone or replicas is None:
             return
-        left = self._shared.budget.take(min(TURN_BYTES, end - self.next))
-        if left <= 0:
-            self._later(self._shared.budget.wait_s())
-            return
+        left = end - self.next
+        if left > TURN_BYTES:
+            left = TURN_BYTES
+        if shared.budget.bytes_per_s:
+            left = shared.budget.take(left)
+            if left <= 0:
+                self._later(shared.budget.wait_s())
+                return
         until = PhysicalOffset(self.next + left)
-        self.last_write_ms = now_ms = self._shared.env.monotonic_ms()
-        self._transport.writelines(self._frames(until, replicas.confirmed, now_ms))
+        self.last_write_ms = now_ms = shared.env.monotonic_ms()
+        transport.writelines(self._frames(until, replicas.confirmed, now_ms))
         if self.next < end and not self._paused:
             self._later(0)
 
     def _answer_comes(self, end: PhysicalOffset) -> bool:
-        """Whether the slave, one that answers each read at once, is about to answer the last frame."""
-        if self.end >= self.next or not self.slave.answers_heartbeats or end - self.next >= ACK_WAIT_BYTES:
+        """Whether the slave, one that answers each read at once, is about to answer the last frame, which it
+        has not answered."""
+        if not self.slave.answers_heartbeats or end - self.next >= ACK_WAIT_BYTES:
             return False
         return self._shared.env.monotonic_ms() - self.told.log_ms < ACK_WAIT_S * 1000
 
@@ -363,8 +372,8 @@ class SlaveLink(asyncio.Protocol):
         """The log from ``next`` to ``end``, which becomes ``next``, in frames."""
         told = self.told.epoch
         most = self._shared.batch_bytes
-        if self.slave.answers_heartbeats:
-            most = max(most, FRAME_BYTES)
+        if most < FRAME_BYTES and self.slave.answers_heartbeats:
+            most = FRAME_BYTES
         framed, asked = self._shared.reader.framed, (self.next, end, told, confirmed, most)
         made = None if framed is None else framed.get(asked)
         if made is None:
@@ -372,7 +381,7 @@ class SlaveLink(asyncio.Protocol):
             if framed is not None:
                 framed[asked] = made
         parts, self.next, told = made
-        self.told = Told(told, confirmed, now_ms)
+        self.told = _TOLD((told, confirmed, now_ms))
         return parts
 
     def _made(

@@ -122,6 +122,8 @@ class _Evidence:
     """How far the log was confirmed at the last check."""
     replicated: PhysicalOffset = _BEGIN
     """How far producers were answered at the last check."""
+    told: tuple[PhysicalOffset, PhysicalOffset] = (NOWHERE, NOWHERE)
+    """Both; before the first check nothing."""
 
 
 class SyncSet:
@@ -162,7 +164,7 @@ class SyncSet:
         """Whether members that are not heard stay in a set that would be too small without them, as this
         master is about to step down for one of them."""
         self._slaves: dict[BrokerId, _Slave] = {}
-        self._evidence = _Evidence(confirmed=self.confirmed)
+        self.evidence = _Evidence(confirmed=self.confirmed)
         self._changed()
 
     # What happened
@@ -188,8 +190,8 @@ class SyncSet:
         self._slaves[broker_id] = _Slave(
             learner, now_ms, self.end, now_ms, answers_heartbeats, progress_ms=now_ms
         )
-        if broker_id in self._evidence.confirmed_when_counted:
-            self._evidence.confirmed_when_counted[broker_id] = self.confirmed
+        if broker_id in self.evidence.confirmed_when_counted:
+            self.evidence.confirmed_when_counted[broker_id] = self.confirmed
         self._membership.on_connected(broker_id)
         self._changed()
 
@@ -203,7 +205,7 @@ class SyncSet:
         if end > slave.end or end >= self.end:
             slave.end, slave.progress_ms = end, now_ms
         if not slave.learner:
-            acknowledged = self._evidence.acknowledged
+            acknowledged = self.evidence.acknowledged
             if end > acknowledged.get(broker_id, -1):
                 acknowledged[broker_id] = end
         if not slave.has_epoch:
@@ -290,7 +292,7 @@ class SyncSet:
         """
         newer = self._membership.on_view(members, set_epoch, asked_ms)
         if newer:
-            self._evidence.replicated_at_view = self.replicated
+            self.evidence.replicated_at_view = self.replicated
         self._changed()
         return newer
 
@@ -310,7 +312,7 @@ class SyncSet:
         In majority mode its slaves must connect again: an answer to a frame of the former epoch does not tell
         that they have noted this one."""
         self._leadership = leadership
-        self._evidence.replicated_at_view = self.replicated
+        self.evidence.replicated_at_view = self.replicated
         self._membership.on_elected(leadership.members, leadership.set_epoch)
         self._time.since_ms = now_ms
         for slave in self._slaves.values():
@@ -428,7 +430,7 @@ class SyncSet:
     def check_invariants(self) -> None:
         """Raises BrokenInvariantError when a promise of the module's first lines is broken. Changes nothing:
         what is compared with moves in ``on_checked``."""
-        evidence, end, confirmed, replicated = self._evidence, self.end, self.confirmed, self.replicated
+        evidence, end, confirmed, replicated = self.evidence, self.end, self.confirmed, self.replicated
         if confirmed > end:
             raise BrokenInvariantError(f"confirmed {confirmed} lies beyond the log's end {end}")
         if replicated > end:
@@ -450,8 +452,8 @@ class SyncSet:
             self._check_copies()
 
     def _check_copies(self) -> None:
-        evidence, replicated = self._evidence, self.replicated
-        own = self._policy.own_end(self.end, self._flushed)
+        evidence, replicated, end = self.evidence, self.replicated, self.end
+        own = self._policy.own_end(end, self._flushed) if self._policy.synced else end
         if self._policy.wait is Wait.ALL:
             # Each broker that can be elected has it. So it may be read too, and what that takes stands above.
             if replicated > self.confirmed:
@@ -470,7 +472,8 @@ class SyncSet:
 
     def on_checked(self) -> None:
         """The promises hold, and what is confirmed and answered is told: neither may move back from here."""
-        self._evidence.confirmed, self._evidence.replicated = self.confirmed, self.replicated
+        evidence = self.evidence
+        evidence.told = evidence.confirmed, evidence.replicated = self.confirmed, self.replicated
 
     # Decisions
 
@@ -490,7 +493,7 @@ class SyncSet:
         if self._policy.wait is Wait.ALL or self.copies_needed < 2 or not leave:
             return False
         # What was answered since rests on others: under a steady load one that stays always lacks some of it.
-        acknowledged = max(self._evidence.acknowledged.get(b, _BEGIN) for b in leave)
+        acknowledged = max(self.evidence.acknowledged.get(b, _BEGIN) for b in leave)
         had = max(min(acknowledged, self.replicated), self._leadership.epoch_start)
         stay = desired - {self.self_id}
         return any(b not in self._slaves or self._slaves[b].end < had for b in stay)
@@ -499,7 +502,7 @@ class SyncSet:
         """Whether a joining slave has all that a member must have."""
         # A new member may stand for a replica that an operator gave up (``Group.holders``): so it has what
         # was answered by that one's word.
-        answered = self._evidence.replicated_at_view if self._policy.wait is Wait.MAJORITY else _BEGIN
+        answered = self.evidence.replicated_at_view if self._policy.wait is Wait.MAJORITY else _BEGIN
         # Tables first, then membership: elected, it would have to serve with what it has.
         has_log = slave.end >= max(self.confirmed, self._leadership.epoch_start, answered)
         return has_log and self._eligible(broker_id)
@@ -510,7 +513,7 @@ class SyncSet:
         self._advance()
 
     def _recount(self) -> None:
-        counted, evidence = self._membership.may_be_members, self._evidence
+        counted, evidence = self._membership.may_be_members, self.evidence
         self._counting = self._counting_of(counted)
         before = evidence.confirmed_when_counted
         evidence.confirmed_when_counted = {b: before.get(b, self.confirmed) for b in counted}
@@ -554,7 +557,11 @@ class SyncSet:
             return  # most calls, in mode *all*: nothing moves
         if not self._may_confirm(counting.all_must):
             return
-        readable, replicated = self._watermarks(own, slowest)
+        if policy.wait is Wait.ALL:
+            members = 1 + len(counting.surely_members)
+            readable, replicated = policy.by_all(slowest, members, counting.copies)
+        else:
+            readable, replicated = self._watermarks(own, slowest)
         if readable < self.replicated:
             readable = self.replicated  # what producers were told of may be read ...
         if readable > slowest:
@@ -563,14 +570,12 @@ class SyncSet:
             self.confirmed = readable
         if replicated > self.replicated:
             self.replicated = replicated
-            self._evidence.copies = counting.copies.to_ack
+            self.evidence.copies = counting.copies.to_ack
 
     def _watermarks(
         self, own: PhysicalOffset, slowest: PhysicalOffset
     ) -> tuple[PhysicalOffset, PhysicalOffset]:
         policy, counting = self._policy, self._counting
-        if policy.wait is Wait.ALL:
-            return policy.by_all(slowest, 1 + len(counting.surely_members), counting.copies)
         # In majority mode a slave that has not noted this epoch may lose an election against one with an
         # epoch between: what it holds of former epochs counts only together with this one (Raft, 5.4.2).
         any_epoch_counts = policy.wait is not Wait.MAJORITY

@@ -305,5 +305,5 @@ def test_of_connections_that_ended_only_those_are_remembered_that_prove_what_was
         master.on_checked()
         master.on_disconnect(slave)
         master.check_invariants()
-        assert len(master._evidence.acknowledged) <= 2
+        assert len(master.evidence.acknowledged) <= 2
     assert master.replicated == 49_900
