@@ -371,7 +371,9 @@ class Connection(Writer, asyncio.BufferedProtocol):
         """Is it the last of clients in this turn?"""
         line = self._endpoint.guard.lines.reads
         # Who had much waits behind those that wait, also when it left a rest.
-        if (reads.left < reads.low and reads.is_spent(size)) or (nbytes >= line.much and line.waiting):
+        if (reads.left < reads.low and reads.is_spent(size)) or (
+            nbytes >= line.much and (line.line or line.first)
+        ):
             line.wait_its_turn(self, nbytes)
             self._gate.on_spent()
 

@@ -352,31 +352,28 @@ class Line:
     def __init__(self, most: int, go_on: Callable[[Lined], None]) -> None:
         self._most = most
         self._go_on = go_on
-        self._line: dict[Lined, int] = {}  # in order of arrival, with what they cost
-        self._first: dict[Lined, None] = {}
+        # Those that wait: nobody else changes them.
+        self.line: dict[Lined, int] = {}  # in order of arrival, with what they cost
+        self.first: dict[Lined, None] = {}
         self._armed = False
         self._credit = 0  # what those in the line may take while any are before them
         self._little_left = most
         self.much = MUCH_BYTES
         self.turn = 2  # counts them; none before it had 0
 
-    @property
-    def waiting(self) -> int:
-        return len(self._line) + len(self._first)
-
     def wait(self, connection: Lined, cost: int = PART_COST) -> None:
         """It goes on in a later turn; one that waits already keeps its place. ``cost``: of its next read, as
         far as the one before tells."""
-        if connection not in self._first:
-            self._line.setdefault(connection, cost)
+        if connection not in self.first:
+            self.line.setdefault(connection, cost)
         self._arm()
 
     def wait_its_turn(self, connection: Lined, nbytes: int) -> None:
         """``wait`` for one that just read so many bytes."""
-        if nbytes >= MUCH_BYTES or connection in self._line:
+        if nbytes >= MUCH_BYTES or connection in self.line:
             self.wait(connection, nbytes)
             return
-        self._first.setdefault(connection)
+        self.first.setdefault(connection)
         self._arm()
 
     def lets_late(self, woken_at: int) -> bool:
@@ -393,7 +390,7 @@ class Line:
             asyncio.get_running_loop().call_soon(self._turn)
 
     def _turn(self) -> None:
-        line, first, self._armed = self._line, self._first, False
+        line, first, self._armed = self.line, self.first, False
         self.turn += 1
         self._little_left = self._most
         chosen = self._affordable() if first else list(islice(line, self._most))
@@ -409,9 +406,9 @@ class Line:
         """Those in the line that go on beside the others. One read may be saved up for: more would let many
         that come at once take all of many turns."""
         saved = min(self._credit, READ_BYTES_USUAL - MUCH_BYTES)
-        self._credit = saved + MUCH_BYTES if self._line else 0
+        self._credit = saved + MUCH_BYTES if self.line else 0
         found: list[Lined] = []
-        for connection, cost in self._line.items():
+        for connection, cost in self.line.items():
             if self._credit < cost or len(found) == self._most:
                 break
             self._credit -= cost
