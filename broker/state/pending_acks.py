@@ -12,7 +12,9 @@ import asyncio
 import sys
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
+
+import msgspec
 
 from broker.state.put_times import PutTimes
 from model.config import BrokerConfig
@@ -52,16 +54,16 @@ class _Tally:
         self.size = 0
 
 
-class _Account(_Tally):
+# One of each is made for a read that waits: such a class is made without a call of Python.
+class _Account(msgspec.Struct, eq=False):
     """What waits for one connection. ``gone``: it ended, and they leave as their turn comes, to nobody."""
 
-    __slots__ = ("connection", "gone", "paused")
-
-    def __init__(self, connection: Connection) -> None:
-        self.count = self.size = 0  # as ``_Tally``, without its call: one is made for each read that waits
-        self.connection = connection
-        self.paused = False
-        self.gone = False
+    connection: Any
+    """A ``Connection``."""
+    count: int = 0
+    size: int = 0
+    paused: bool = False
+    gone: bool = False
 
 
 class _All:
@@ -74,24 +76,14 @@ class _All:
         self.gone = _Tally()
 
 
-class _PendingAck:
+class _PendingAck(msgspec.Struct, eq=False):
     """The answers of one read: they wait together for the end of its last record."""
 
-    __slots__ = ("account", "answers", "disk_deadline_ms", "end", "slave_deadline_ms")
-
-    def __init__(
-        self,
-        account: _Account,
-        answers: bytes,
-        end: int,
-        slave_deadline_ms: float,
-        disk_deadline_ms: float,
-    ) -> None:
-        self.account = account
-        self.answers = answers
-        self.end = end
-        self.slave_deadline_ms = slave_deadline_ms
-        self.disk_deadline_ms = disk_deadline_ms
+    account: _Account
+    answers: bytes
+    end: int
+    slave_deadline_ms: float
+    disk_deadline_ms: float
 
 
 class _Timer(NamedTuple):

@@ -93,8 +93,11 @@ class LogReader:
             return self._store.log.read(offset, size)
         held = self._held.get(offset)
         if held is None or len(held) < size:
-            # Also what ends with its segment, or ended with the log then: only the log knows.
-            held = self._held[offset] = self._of_append(offset, size) or self._store.log.read(offset, size)
+            held = self._appended.get(offset)
+            if held is None or len(held) < size:  # else it goes on where the link is: nearly always
+                # Also what ends with its segment, or ended with the log then: only the log knows.
+                held = self._of_append(offset, size) or self._store.log.read(offset, size)
+            self._held[offset] = held
         return held if len(held) <= size else memoryview(held)[:size]
 
     def _of_append(self, offset: PhysicalOffset, size: int) -> Buffer | None:

@@ -18,7 +18,7 @@ from ha.wire.codec import (
     SlaveHandshake,
     SlaveReader,
     encode_master_handshake,
-    encode_transfer_header,
+    pack_transfer,
 )
 from ha.wire.proof import PROOF_S, Credentials, HandshakeResponder, UnprovenError, refusal
 from model.errors import MqError, PeerError
@@ -499,7 +499,7 @@ class WithEpochs:
     def header(
         self, offset: PhysicalOffset, size: int, epoch: EpochStart, confirmed: PhysicalOffset
     ) -> bytes:
-        return encode_transfer_header(offset, size, *epoch, confirmed)
+        return pack_transfer(size, offset, *epoch, confirmed)
 
     def on_proven(self, link: SlaveLink, broker_id: BrokerId) -> None:
         """Its handshake says which broker it is, and is compared with the proof."""

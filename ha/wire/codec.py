@@ -98,6 +98,8 @@ class Transfer(NamedTuple):
     body: Body
 
 
+pack_transfer: Final = partial(_TRANSFER.pack, TRANSFER)
+"""Size, offset, epoch, where it begins, confirmOffset: as ``encode_transfer_header``."""
 _TRANSFERRED: Final = partial(tuple.__new__, Transfer)  # a call of Python less for each frame
 _ACKED: Final = partial(tuple.__new__, Ack)
 

@@ -439,7 +439,10 @@ class Connection(Writer, asyncio.BufferedProtocol):
         """The fast path took what is before ``start`` but for ``slow``, whose requests begin."""
         inbox = self._inbox
         buffer, end = inbox.buffer, inbox.end
-        inbox.took(start, self.last_io)
+        if start == end and inbox.begun_at is None:  # as ``took``, of a read that left nothing
+            inbox.start = inbox.end = 0
+        else:
+            inbox.took(start, self.last_io)
         for frame in slow:
             self._begin(frame)
         if slow and start < end:

@@ -71,7 +71,11 @@ class Writer:
 
     def write_now(self, data: bytes) -> None:
         """``write``; it leaves at once, or behind what is written already."""
-        descriptor = self.at_once(data)
+        outbox = self._outbox
+        if outbox.frames or outbox.kept or len(data) > AT_ONCE_BYTES:  # seldom
+            descriptor = self.at_once(data)
+        else:
+            descriptor = outbox.descriptor
         if descriptor >= 0:
             self.last_io = self._loop.time()
             sent = taken_of(descriptor, data)

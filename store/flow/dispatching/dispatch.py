@@ -263,7 +263,7 @@ class Dispatcher:
         except (DiskError, OSError) as error:
             log.error("dispatch at %d failed: %s", self.dispatched, error)
             self._files.health.broke(f"dispatch at {self.dispatched} failed: {error}")
-        if self.is_level or self._files.health.broken is not None:
+        if self.dispatched >= self.confirmed or self.is_level or self._files.health.broken is not None:
             if self._waiters:
                 self._wake_all()
         else:
@@ -448,7 +448,8 @@ class Dispatcher:
         self.last_timestamp_ms = stored_ms or self.last_timestamp_ms
         self.dispatched = PhysicalOffset(end)
         if arrived:
-            self._tell(arrived)
+            for hook in tuple(self._on_arrive):  # ``_tell``
+                hook(arrived)
 
     def _tell(self, arrived: list[Arrival]) -> None:
         for hook in tuple(self._on_arrive):  # one may take itself out
