@@ -339,20 +339,15 @@ def _without_values(conf: Sequence[str]) -> list[str]:
     return [part for pair in conf for part in ("--conf", f"{pair.partition('=')[0]}=***")]
 
 
-def make_engine(
-    name: str, master: str | None = None, conf: Mapping[str, str] | None = None, *, small: bool = False
-) -> Engine:
-    """The engine of that name; ``small``: Spark is set for some thousand records.
-
-    Raises ConfigError when Spark cannot run here."""
+def make_engine(name: str, master: str | None = None, conf: Mapping[str, str] | None = None) -> Engine:
+    """The engine of that name. Raises ConfigError when Spark cannot run here."""
     if name == "local":
         from audit.engines.local import LocalEngine
 
         Allocator().begin()
         return LocalEngine()
     try:
-        from audit.engines.on_spark.session import SMALL
         from audit.engines.spark import SparkEngine
     except ImportError as error:
         raise ConfigError(f"--engine spark needs the extra: pip install 'keelmq[audit]' ({error})") from None
-    return SparkEngine(master, {**(SMALL if small else {}), **(conf or {})})
+    return SparkEngine(master, conf)

@@ -6,7 +6,7 @@ only rows that are wrong; where these may be as many as messages, they come one 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -184,6 +184,11 @@ class Task:
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> Task:
         return cls(**{**values, "cuts": tuple(values["cuts"])})
+
+
+def bytes_of(tasks: Iterable[Task]) -> int:
+    """That they read."""
+    return sum(task.end - task.start for task in tasks)
 
 
 @dataclass(frozen=True, slots=True)

@@ -223,12 +223,16 @@ def audited(stores: list[Path], out: Path, *options: str) -> dict[str, Any]:
 
 
 def java_floor() -> dict[str, int]:
-    """Peak memory, in MiB, of the JVM of an audit's session that is asked nothing, and one small question."""
-    session = "from audit.engines.spark import SparkEngine, SparkSession\nengine = SparkEngine()\n"
-    question = "SparkSession.getActiveSession().range(1000).groupBy('id').count().collect()\n"
+    """Peak memory, in MiB, of the JVM of an audit's context that is asked nothing, or next to nothing."""
+    session = "from audit.engines.spark import SparkEngine\nengine = SparkEngine()\n"
+    asked = {
+        "empty_context": "",
+        "one_job": "engine.warm_up()\n",
+        "one_question_in_sql": "engine.session.range(1000).groupBy('id').count().collect()\n",
+    }
     return {
-        name: followed([sys.executable, "-c", f"{session}{asked}engine.close()"])[0]["peak_of_java_mib"]
-        for name, asked in (("empty_session", ""), ("one_question", question))
+        name: followed([sys.executable, "-c", f"{session}{code}engine.close()"])[0]["peak_of_java_mib"]
+        for name, code in asked.items()
     }
 
 
@@ -400,6 +404,8 @@ def measured(options: argparse.Namespace, folder: Path, result: dict[str, Any]) 
             ledger = folder / "acked.jsonl"
             write_ledger(ledger, lines)
             run(stores, "local", gib, lines, "--ledger", str(ledger))
+            if gib in sparks:
+                run(stores, "spark", gib, lines, "--engine", "spark", "--ledger", str(ledger))
             ledger.unlink()
         shutil.rmtree(folder / f"s{gib}")
     result["without_start"] = without_start(result["audits"])

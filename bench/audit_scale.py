@@ -3,7 +3,7 @@
     python bench/audit_scale.py [--segments 2,4,8] [--segment-mib 128] [--json OUT]
 
 Audits three replicas of so many segments on this machine, with a ledger of all their messages, and reads
-Spark's own event log: what each question shuffled, the memory its largest task took, what was kept. What a
+Spark's own event log: what each question shuffled, and what was kept. What a
 record costs is the slope between the smallest and the largest; ``bend`` is how far the one between lies off
 that line. Prints Markdown.
 """
@@ -31,11 +31,16 @@ CORES: Final = 100
 QUESTION: Final = "spark.job.description"
 PREFIX: Final = "keelmq audit: "
 ALL: Final = "all together"
+PROCESSES: Final = {
+    "the driver's JVM": "peak_of_java_mib",
+    "the driver's Python": "peak_mib",
+    "a worker": "peak_of_others_mib",
+}
 
 
 def questions(lines: Iterable[str]) -> dict[str, dict[str, int]]:
-    """Of Spark's event log, by question: jobs, tasks, shuffled bytes, the largest task's execution memory in
-    bytes, bytes that were spilled to the disk. ``ALL`` has their sums, and ``cached`` bytes."""
+    """Of Spark's event log, by question: jobs, tasks, shuffled bytes. ``ALL`` has their sums, and ``cached``
+    bytes."""
     found: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
     question_of: dict[int, str] = {}
     blocks: dict[str, int] = {}
@@ -50,17 +55,12 @@ def questions(lines: Iterable[str]) -> dict[str, dict[str, int]]:
                 metrics, own = event["Task Metrics"], found[question_of[event["Stage ID"]]]
                 own["tasks"] += 1
                 own["shuffled"] += metrics["Shuffle Write Metrics"]["Shuffle Bytes Written"]
-                own["spilled"] += metrics["Disk Bytes Spilled"]
-                own["memory"] = max(own["memory"], metrics["Peak Execution Memory"])
             case "SparkListenerBlockUpdated":
                 block = event["Block Updated Info"]
                 if block["Block ID"].startswith("rdd_"):
                     size = block["Memory Size"] + block["Disk Size"]
                     blocks[block["Block ID"]] = max(size, blocks.get(block["Block ID"], 0))
-    total: dict[str, int] = {
-        name: sum(own[name] for own in found.values()) for name in ("jobs", "tasks", "shuffled", "spilled")
-    }
-    total["memory"] = max((own["memory"] for own in found.values()), default=0)
+    total = {name: sum(own[name] for own in found.values()) for name in ("jobs", "tasks", "shuffled")}
     return {name: dict(own) for name, own in found.items()} | {ALL: {**total, "cached": sum(blocks.values())}}
 
 
@@ -76,8 +76,6 @@ def measured(root: Path, segments: int, segment_mib: int) -> dict[str, Any]:
         "spark.eventLog.compress": "false",
         "spark.eventLog.rolling.enabled": "false",
         "spark.eventLog.logBlockUpdates.enabled": "true",
-        # What is small is sent to every worker instead of shuffled; at the scales asked for nothing is small.
-        "spark.sql.autoBroadcastJoinThreshold": "-1",
     }
     options = ["--engine", "spark", "--ledger", str(root / "ledger.jsonl")]
     for name, value in conf.items():
@@ -117,12 +115,12 @@ def per_record(runs: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
 
 def table(result: dict[str, Any]) -> str:
     runs, each = result["runs"], result["per_record"]
-    lines = ["| question | jobs, tasks | shuffled, bytes a record | largest task's memory, MiB |"]
-    lines.append("|---|---|---|---|")
+    lines = ["| question | jobs, tasks | shuffled, bytes a record |", "|---|---|---|"]
     for name, own in runs[-1]["questions"].items():
-        memory = [round(run["questions"].get(name, {}).get("memory", 0) / MIB, 1) for run in runs]
-        said = " → ".join(map(str, memory))
-        lines.append(f"| {name} | {own['jobs']}, {own['tasks']} | {each[name]['shuffled_bytes']} | {said} |")
+        lines.append(f"| {name} | {own['jobs']}, {own['tasks']} | {each[name]['shuffled_bytes']} |")
+    lines += ["", "| process | largest, MiB, at each size |", "|---|---|"]
+    for name, key in PROCESSES.items():
+        lines.append(f"| {name} | {' → '.join(str(run['audit'][key]) for run in runs)} |")
     lines += ["", "| records | shuffled, GiB | kept, GiB | hours on 100 cores |", "|---|---|---|---|"]
     for name, records in SCALES.items():
         shuffled = each[ALL]["shuffled_bytes"] * records / (1 << 30)
@@ -151,7 +149,8 @@ def main() -> int:
     print(table(result))
     if options.json:
         options.json.write_text(json.dumps(result, indent=1) + "\n")
-    return 0 if all(run["audit"]["verdict"] == "CLEAN" for run in runs) else 2
+    # The stores have no index files, of which the audit warns.
+    return 2 if any(run["audit"]["verdict"] == "diverged" for run in runs) else 0
 
 
 if __name__ == "__main__":

@@ -81,7 +81,7 @@ def prepare(out: Path) -> None:
 def start_engine(screen: Screen) -> Engine:
     """Spark, ready to read; the local engine where Spark cannot run."""
     try:
-        engine = make_engine("spark", small=True)
+        engine = make_engine("spark")
     except ConfigError as error:
         screen.say(f"{error}; auditing with the local engine")
         return make_engine("local")

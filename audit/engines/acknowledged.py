@@ -29,7 +29,7 @@ ENDED_SOMEHOW: Final = 5
 """Ranks: 0 the exact record, 1 the body elsewhere, 2 another body, 3 nothing but a record that names another
 place than where it stands, 4 nothing, 5 nothing but the half of a transaction that ended, and nothing tells
 how."""
-_HALVES: Final = pa.schema(
+RECORDS: Final = pa.schema(
     [
         ("found_topic", pa.string()),
         ("found_queue_id", pa.int32()),
@@ -41,15 +41,15 @@ _HALVES: Final = pa.schema(
         ("misplaced", pa.bool_()),  # it names another place than where it stands
     ]
 )
-_ENDED: Final = pa.schema(
+ENDS: Final = pa.schema(
     [("found_queue_id", pa.int32()), ("found_queue_offset", pa.int64()), ("how", pa.int64())]
 )
-_FOUND: Final = _HALVES.append(pa.field("how", pa.int64()))
-_JOINED: Final = pa.schema(
+FOUND: Final = RECORDS.append(pa.field("how", pa.int64()))
+JOINED: Final = pa.schema(
     [
         *LEDGER,
         # ``how``: the message's transaction ended
-        *[field for field in _FOUND if field.name not in ("uniq_key", "misplaced")],
+        *[field for field in FOUND if field.name not in ("uniq_key", "misplaced")],
         ("rank", pa.int64()),
     ]
 )
@@ -62,23 +62,17 @@ class Joined:
     """Each ledger line with the best record for it: the exact one, else the same body, else the first."""
 
     def __init__(self, rows: Rows, ledger: Ledger, view: View, folder: Folder) -> None:
-        found = Parts(folder, _FOUND, ledger.parts)
-        columns = [name.removeprefix("found_") for name in _HALVES.names]
+        found = Parts(folder, FOUND, ledger.parts)
         halves = _Halves(folder, ledger.parts)
-        for batch in rows.batches(view, ["replica", *columns[:-1], "plain_crc", "sys_flag"]):
-            if not ledger.has_unnamed:  # all of them were in one part
-                batch = batch.filter(pc.not_equal(batch["uniq_key"], ""))
-            batch = batch.append_column(columns[-1], pa.array(rows.misplaced(batch)))
-            batch = told_bodies(delivered(batch)).select(columns).rename_columns(_HALVES.names)
-            batch = halves.without(batch)
-            batch = batch.append_column("how", pa.array(np.full(len(batch), OPEN)))
+        for batch in candidates(rows, view, unnamed=ledger.has_unnamed):
+            batch = opened(halves.without(batch))
             found.add(batch, ledger.part_of(batch["uniq_key"]))
         for table in halves.told(rows.ended(view)):
             found.add(table, ledger.part_of(table["uniq_key"]))
-        self._parts = Parts(folder, _JOINED, ledger.parts)
+        self._parts = Parts(folder, JOINED, ledger.parts)
         for n in range(ledger.parts):
-            best = _best(ledger.part(n), found.part(n))
-            self._parts.add(best, np.full(len(best), n))
+            own = best(ledger.part(n), found.part(n))
+            self._parts.add(own, np.full(len(own), n))
         self.borders = rows.borders(view, _ROWS)
 
     def __len__(self) -> int:
@@ -91,24 +85,52 @@ class Joined:
     def behind(self, offset: int, lacking: Joined | None = None) -> Tail:
         """The messages whose records are at or behind ``offset``; those only, with their bodies, that
         ``lacking`` has nowhere."""
-        records, first, until, key = 0, _FAR, -1, ""
-        for n in range(len(self)):
-            part = self.part(n)
-            there = pc.less(part["rank"], MISPLACED if lacking is None else ANOTHER)
-            if lacking is not None:  # both have the ledger's lines in one order
-                there = pc.and_(there, pc.greater_equal(lacking.part(n)["rank"], ANOTHER))
-            part = part.filter(pc.and_(there, pc.greater_equal(part["offset"], offset)))
-            if not len(part):
-                continue
-            records += len(part)
-            until = max(until, pc.max(part["until"]).as_py())
-            at = int(np.argmin(part["offset"].to_numpy()))
-            if part["offset"][at].as_py() < first:
-                first, key = part["offset"][at].as_py(), part["uniq_key"][at].as_py()
-        return Tail(records, first, until, key) if records else Tail(0, -1, -1, "")
+        # Both have the ledger's lines in one order.
+        others = (lacking.part(n) if lacking is not None else None for n in range(len(self)))
+        return together(tail(self.part(n), offset, other) for n, other in enumerate(others))
 
 
 _ROWS: Final = 200_000
+
+
+def tail(part: pa.Table, offset: int, lacking: pa.Table | None) -> Tail:
+    """Of JOINED rows, and those of another view of the same lines."""
+    there = pc.less(part["rank"], MISPLACED if lacking is None else ANOTHER)
+    if lacking is not None:
+        there = pc.and_(there, pc.greater_equal(lacking["rank"], ANOTHER))
+    part = part.filter(pc.and_(there, pc.greater_equal(part["offset"], offset)))
+    if not len(part):
+        return _NO_TAIL
+    first = part.slice(int(np.argmin(part["offset"].to_numpy())), 1)
+    until = pc.max(part["until"]).as_py()
+    return Tail(len(part), first["offset"][0].as_py(), until, first["uniq_key"][0].as_py())
+
+
+def together(tails: Iterable[Tail]) -> Tail:
+    """Of all of them."""
+    some = [one for one in tails if one.records]
+    if not some:
+        return _NO_TAIL
+    first = min(some, key=lambda one: one.first)
+    return Tail(sum(one.records for one in some), first.first, max(one.until for one in some), first.uniq_key)
+
+
+_NO_TAIL: Final = Tail(0, -1, -1, "")
+
+
+def candidates(rows: Rows, view: View, *, unnamed: bool) -> Iterator[pa.RecordBatch]:
+    """RECORDS rows of what a consumer may get, also of what has no key if there is an ``unnamed`` line."""
+    columns = [name.removeprefix("found_") for name in RECORDS.names]
+    for batch in rows.batches(view, ["replica", *columns[:-1], "plain_crc", "sys_flag"]):
+        if not unnamed:  # all of them were in one part
+            batch = batch.filter(pc.not_equal(batch["uniq_key"], ""))
+        batch = batch.append_column(columns[-1], pa.array(rows.misplaced(batch)))
+        yield told_bodies(delivered(batch)).select(columns).rename_columns(RECORDS.names)
+
+
+def opened(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """FOUND rows of RECORDS rows that are none of a transaction's."""
+    return batch.append_column("how", pa.array(np.full(len(batch), OPEN)))
 
 
 class _Halves:
@@ -117,7 +139,7 @@ class _Halves:
 
     def __init__(self, folder: Folder, parts: int) -> None:
         self._folder, self._count = folder, parts
-        self._halves = Parts(folder, _HALVES, parts)
+        self._halves = Parts(folder, RECORDS, parts)
         self._there = False
 
     def without(self, batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -130,23 +152,31 @@ class _Halves:
         return batch.filter(pc.invert(is_half))
 
     def told(self, ended: Iterable[pa.Table]) -> Iterator[pa.Table]:
-        """_FOUND rows. ``ended``: ENDED rows of the view."""
+        """FOUND rows. ``ended``: ENDED rows of the view."""
         if not self._there:
             return
-        ends = Parts(self._folder, _ENDED, self._count)
+        ends = Parts(self._folder, ENDS, self._count)
         for table in ended:
-            own = table.select(["queue_id", "queue_offset", "tags_code"]).rename_columns(_ENDED.names)
-            self._add(ends, own)
-        places = _ENDED.names[:2]
+            self._add(ends, ends_of(table))
         for n in range(self._count):
-            how = ends.part(n).group_by(places).aggregate([("how", "max")])
-            how = how.rename_columns(_ENDED.names)
-            told = self._halves.part(n).join(how, places, join_type="left outer", use_threads=False)
-            told = told.set_column(told.schema.get_field_index("how"), "how", pc.fill_null(told["how"], OPEN))
-            yield told.select(_FOUND.names)
+            yield ended_halves(self._halves.part(n), ends.part(n))
 
     def _add(self, parts: Parts, rows: pa.RecordBatch | pa.Table) -> None:
         parts.add(rows, rows["found_queue_offset"].to_numpy() % self._count)
+
+
+def ends_of(ended: pa.Table) -> pa.Table:
+    """ENDS rows of ENDED rows."""
+    return ended.select(["queue_id", "queue_offset", "tags_code"]).rename_columns(ENDS.names)
+
+
+def ended_halves(halves: pa.Table, ends: pa.Table) -> pa.Table:
+    """FOUND rows of the RECORDS rows of halves, and of ENDS rows of their places."""
+    places = ENDS.names[:2]
+    how = ends.group_by(places).aggregate([("how", "max")]).rename_columns(ENDS.names)
+    told = halves.join(how, places, join_type="left outer", use_threads=False)
+    told = told.set_column(told.schema.get_field_index("how"), "how", pc.fill_null(told["how"], OPEN))
+    return told.select(FOUND.names)
 
 
 def delivered(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -166,7 +196,8 @@ def told_bodies(batch: pa.RecordBatch) -> pa.RecordBatch:
     return batch.set_column(batch.schema.get_field_index("body_crc"), "body_crc", sent)
 
 
-def _best(ledger: pa.Table, records: pa.Table) -> pa.Table:
+def best(ledger: pa.Table, records: pa.Table) -> pa.Table:
+    """JOINED rows, by line, of LEDGER rows and FOUND rows of their keys."""
     wanted = pc.is_in(records["uniq_key"], value_set=ledger["uniq_key"].combine_chunks())
     joined = ledger.join(records.filter(wanted), "uniq_key", join_type="left outer", use_threads=False)
     there = pc.is_valid(joined["offset"])
@@ -198,9 +229,9 @@ def _best(ledger: pa.Table, records: pa.Table) -> pa.Table:
         joined[field.name].fill_null("" if field.type == pa.string() else -1)
         if field.name.startswith("found_") or field.name in ("offset", "until")
         else joined[field.name]
-        for field in _JOINED
+        for field in JOINED
     ]
-    return _without_found(pa.table(columns, schema=_JOINED))
+    return _without_found(pa.table(columns, schema=JOINED))
 
 
 def _ends(joined: pa.Table) -> tuple[Any, Any]:
@@ -222,16 +253,23 @@ def faults(
 ) -> Iterator[pa.Table]:
     """ACKED rows; all rows of a line are in one table, which is small whatever the parts are."""
     orders = [
-        out_of_order((_placed(own.part(n), ask) for n in range(len(own))), own.borders, again, folder)
+        out_of_order((placed(own.part(n), ask) for n in range(len(own))), own.borders, again, folder)
         for own, ask in zip(joined, asked, strict=True)
     ]
-    told = [*zip(joined, asked, orders, strict=True)]
     for n in range(len(joined[0])):
-        parts = [_marked(_known(own.part(n), ask), order) for own, ask, order in told]
-        for at in range(0, len(parts[0]), _TABLE_LINES):
-            table = _faults_of([part.slice(at, _TABLE_LINES) for part in parts])
-            if len(table):
-                yield table
+        yield from part_faults([own.part(n) for own in joined], asked, orders)
+
+
+def part_faults(
+    parts: Sequence[pa.Table], asked: Sequence[SearchedView], orders: Sequence[Any]
+) -> Iterator[pa.Table]:
+    """ACKED rows of the same lines, as JOINED rows of each view have them. ``orders``: lines that stand in a
+    wrong order there."""
+    known = [_marked(_known(part, ask), late) for part, ask, late in zip(parts, asked, orders, strict=True)]
+    for at in range(0, len(known[0]), _TABLE_LINES):
+        table = _faults_of([part.slice(at, _TABLE_LINES) for part in known])
+        if len(table):
+            yield table
 
 
 def _known(part: pa.Table, ask: SearchedView) -> pa.Table:
@@ -308,7 +346,7 @@ def _without_found(part: pa.Table) -> pa.Table:
     return part
 
 
-def _placed(part: pa.Table, ask: SearchedView) -> pa.Table:
+def placed(part: pa.Table, ask: SearchedView) -> pa.Table:
     """The lines whose messages stand in the topic that was told, and were not taken by retention. Of a
     transaction that ended the sender was told no place there; and of one that was delivered later, where
     nothing tells whether retention took what was told, not this one."""

@@ -7,7 +7,8 @@ Log and entries are cut into stretches by physical offset, and one stretch of bo
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Final
+from collections.abc import Set as AbstractSet
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -23,7 +24,7 @@ from model.message import LMQ_PREFIX, SCHEDULE_TOPIC
 Read = Callable[[Sequence[str], tuple[int, int]], Iterable[pa.Table]]
 """(columns, (from, to)) -> the records of one log that belong into queues, by physical offset."""
 
-_ENTRY: Final = ENTRIES.append(pa.field("extended", pa.bool_()))
+ENTRY: Final = ENTRIES.append(pa.field("extended", pa.bool_()))
 _END: Final = 1 << 62
 
 
@@ -38,6 +39,19 @@ def entered(
         folder.close()
 
 
+Odd = dict[Queue, Any]
+"""Places of delayed messages that are due before they were stored, or otherwise than both their neighbours,
+which agree."""
+
+
+class Judged(NamedTuple):
+    """Of a stretch."""
+
+    wrong: pa.Table  # ENTRIES
+    unentered: pa.Table  # UNENTERED, by the entries of this stretch
+    last: pa.Table  # topic, queue id and the last place with a right entry
+
+
 class _Entries:
     """The entries of the files, by the stretch of the log that they name."""
 
@@ -46,7 +60,7 @@ class _Entries:
     ) -> None:
         self._records, self._borders = records, borders
         self._queues = {(file.topic, file.queue_id) for file in files}
-        self._parts = Parts(folder, _ENTRY, len(borders))
+        self._parts = Parts(folder, ENTRY, len(borders))
         for file in files:
             for batch in read_entries(file):
                 if len(batch):
@@ -55,16 +69,16 @@ class _Entries:
                     rows = pa.table(batch).append_column("extended", extended)
                     self._parts.add(rows, np.maximum(part, 0))
         delayed = any(file.topic == SCHEDULE_TOPIC for file in files)
-        self._odd: dict[Queue, Any] = self._odd_dues() if delayed else {}
+        self._odd: Odd = self._odd_dues() if delayed else {}
 
-    def _stretches(self) -> Iterator[_Stretch]:
+    def _stretches(self) -> Iterator[Stretch]:
         for n, begin in enumerate(self._borders):
             end = self._borders[n + 1] if n + 1 < len(self._borders) else _END
             tables = [table.select(UNENTERED.names) for table in self._records(UNENTERED.names, (begin, end))]
             records = pa.concat_tables(tables) if tables else UNENTERED.empty_table()
-            yield _Stretch(records.combine_chunks(), self._parts.part(n).combine_chunks())
+            yield Stretch(records.combine_chunks(), self._parts.part(n).combine_chunks())
 
-    def _odd_dues(self) -> dict[Queue, Any]:
+    def _odd_dues(self) -> Odd:
         """Places of delayed messages that are due before they were stored, or otherwise than both their
         neighbours, which agree.
 
@@ -74,34 +88,21 @@ class _Entries:
         for stretch in self._stretches():
             for queue, places, delays in stretch.delays():
                 found.setdefault(queue, []).append((places, delays))
-        odd = {}
-        for queue, parts in found.items():
-            places, delays = (np.concatenate(column) for column in zip(*parts, strict=True))
-            order = np.argsort(places)
-            places, delays = places[order], delays[order]
-            alone = delays < 0
-            alone[1:-1] |= (delays[1:-1] != delays[:-2]) & (delays[:-2] == delays[2:])
-            odd[queue] = places[alone]
-        return odd
+        return {
+            queue: odd_places(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+            for queue, parts in found.items()
+        }
 
     def judged(self, bounds: EntryBounds) -> Entered:
         wrong, unentered = [ENTRIES.empty_table()], [UNENTERED.empty_table()]
         last: dict[Queue, int] = {}
         for stretch in self._stretches():
-            right, at = stretch.right(self._odd)
-            entries = stretch.entries.select(ENTRIES.names)
-            concern = bounds.concern(entries)
-            wrong.append(entries.filter(pa.array(~right & concern)))
-            ends = entries.filter(pa.array(right)).group_by(["topic", "queue_id"])
-            for row in ends.aggregate([("queue_offset", "max")]).to_pylist():
+            found = stretch.judged(self._odd, bounds, self._queues)
+            wrong.append(found.wrong)
+            unentered.append(found.unentered)
+            for row in found.last.to_pylist():
                 queue = (row["topic"], row["queue_id"])
-                last[queue] = max(last.get(queue, -1), row["queue_offset_max"])
-            there = np.zeros(len(stretch.records), dtype=bool)
-            # A light queue's entry names a record of another queue, whose own may be missing.
-            light = pc.starts_with(entries["topic"], LMQ_PREFIX).to_numpy()
-            there[at[right & ~light]] = True
-            lacking = stretch.records.filter(pa.array(~there & (stretch.offset >= bounds.start)))
-            unentered.append(lacking.filter(pa.array(_of(lacking, self._queues))))
+                last[queue] = max(last.get(queue, -1), row["queue_offset"])
         rows = self._without_taken(pa.concat_tables(unentered))
         each = pa.array(np.ones(len(rows), np.int64))
         runs = pa.table([*rows.columns, rows["until"], each], schema=LACKING)
@@ -123,7 +124,16 @@ class _Entries:
         return lacking.join(places, UNENTERED.names[:3], join_type="left anti").cast(UNENTERED)
 
 
-def _of(rows: pa.Table, queues: set[Queue]) -> Any:
+def odd_places(places: Any, delays: Any) -> Any:
+    """Of the delayed messages of a queue, by how long they are delayed."""
+    order = np.argsort(places)
+    places, delays = places[order], delays[order]
+    alone = delays < 0
+    alone[1:-1] |= (delays[1:-1] != delays[:-2]) & (delays[:-2] == delays[2:])
+    return places[alone]
+
+
+def of_queues(rows: pa.Table, queues: AbstractSet[Queue]) -> Any:
     """Which rows are of one of the queues."""
     if not len(rows):
         return np.zeros(0, bool)
@@ -136,14 +146,14 @@ def _of(rows: pa.Table, queues: set[Queue]) -> Any:
     return keep
 
 
-class _Stretch:
+class Stretch:
     """The records of a stretch of a log, and the entries that name a place in it."""
 
     def __init__(self, records: pa.Table, entries: pa.Table) -> None:
         self.records, self.entries = records, entries
         self.offset = records["offset"].to_numpy()
 
-    def right(self, odd: dict[Queue, Any]) -> tuple[Any, Any]:
+    def right(self, odd: Odd) -> tuple[Any, Any]:
         """Which entries name a record of their place as it is, and the index of the record at each offset."""
         entries = self.entries
         offset = entries["entry_offset"].to_numpy()
@@ -168,6 +178,22 @@ class _Stretch:
         # A light queue's record names its own queue.
         light = pc.starts_with(entries["topic"], LMQ_PREFIX).to_numpy()
         return right & (light | (place & same)), at
+
+    def judged(self, odd: Odd, bounds: EntryBounds, queues: AbstractSet[Queue]) -> Judged:
+        right, at = self.right(odd)
+        entries = self.entries.select(ENTRIES.names)
+        ends = entries.filter(pa.array(right)).group_by(["topic", "queue_id"])
+        last = ends.aggregate([("queue_offset", "max")]).select(["topic", "queue_id", "queue_offset_max"])
+        there = np.zeros(len(self.records), dtype=bool)
+        # A light queue's entry names a record of another queue, whose own may be missing.
+        light = pc.starts_with(entries["topic"], LMQ_PREFIX).to_numpy()
+        there[at[right & ~light]] = True
+        lacking = self.records.filter(pa.array(~there & (self.offset >= bounds.start)))
+        return Judged(
+            entries.filter(pa.array(~right & bounds.concern(entries))),
+            lacking.filter(pa.array(of_queues(lacking, queues))),
+            last.rename_columns(["topic", "queue_id", "queue_offset"]),
+        )
 
     def delays(self) -> Iterator[tuple[Queue, Any, Any]]:
         """Of each queue of delayed messages the places with a record, and how long it is delayed, ms."""

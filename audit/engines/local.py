@@ -17,16 +17,12 @@ from audit.reading.derived.index_files import INDEX, INDEX_ORDER, IndexTask, run
 from audit.reading.derived.others import DerivedTask, run_derived
 from audit.reading.derived.queue_prefix import PREFIX, PrefixTask, run_prefix
 from audit.rows.parts import Folder
-from audit.tables import DIGEST, Task, each_alone, run_digests
+from audit.tables import DIGEST, Task, bytes_of, each_alone, run_digests
 
 T = TypeVar("T")
 
 POOL_BYTES_MIN: Final = 256 * 1024 * 1024
 """Below this a pool's start costs more than it saves."""
-
-
-def _bytes_of(tasks: list[Task]) -> int:
-    return sum(t.end - t.start for t in tasks)
 
 
 class LocalEngine:
@@ -53,7 +49,7 @@ class LocalEngine:
 
     def digests(self, tasks: list[Task]) -> pa.Table:
         """DIGEST rows."""
-        return pa.Table.from_batches(self._map(run_digests, tasks, _bytes_of(tasks)), schema=DIGEST)
+        return pa.Table.from_batches(self._map(run_digests, tasks, bytes_of(tasks)), schema=DIGEST)
 
     def compared(self, tasks: list[Task]) -> pa.Table:
         return each_alone(self.digests(tasks))
@@ -65,7 +61,7 @@ class LocalEngine:
         folder = Folder()
         try:
             jobs = [SpillTask(task, folder.file("records")) for task in tasks]
-            spilled = self._map(spill_scan, jobs, _bytes_of(tasks))
+            spilled = self._map(spill_scan, jobs, bytes_of(tasks))
         except BaseException:
             self.close()  # first: a process that goes on would write into the folder while it is removed
             folder.close()

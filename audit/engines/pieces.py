@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from audit.engines.queue_runs import QueueCodes, QueueRuns
-from audit.engines.relate import PREPARED, ROLLBACK, of_users
+from audit.engines.relate import lawful, of_users
 from audit.reading.derived.queue_files import entry_bytes
 from audit.reading.derived.queue_slices import new_digest
 from audit.rows.numbers import FIRST, LAST, sums
@@ -63,13 +63,6 @@ class PieceTask:
 
     task: Task
     parts: int
-
-    def to_json(self) -> dict[str, Any]:
-        return {"task": self.task.to_json(), "parts": self.parts}
-
-    @classmethod
-    def from_json(cls, values: dict[str, Any]) -> PieceTask:
-        return cls(Task.from_json(values["task"]), values["parts"])
 
 
 def run_pieces(job: PieceTask) -> Iterator[pa.RecordBatch]:
@@ -141,10 +134,8 @@ class _Piece:
             yield from self._rows_of_keys()
         if self._too_many:
             return
-        kind = batch["sys_flag"].to_numpy() & ROLLBACK
-        lawful = (kind != PREPARED) & (kind != ROLLBACK)
-        if not lawful.all():
-            batch = batch.filter(pa.array(lawful))
+        if not (own := lawful(batch)).all():
+            batch = batch.filter(pa.array(own))
         if len(batch):
             self._queued(pa.table(batch))
             self._too_many = len(self._queues) + self._runs.count > ROWS_MAX
@@ -275,13 +266,6 @@ class NearTask:
     task: Task
     topics: tuple[str, ...] = ()
     hashes: tuple[int, ...] = ()
-
-    def to_json(self) -> dict[str, Any]:
-        return {"task": self.task.to_json(), "topics": self.topics, "hashes": self.hashes}
-
-    @classmethod
-    def from_json(cls, values: dict[str, Any]) -> NearTask:
-        return cls(Task.from_json(values["task"]), tuple(values["topics"]), tuple(values["hashes"]))
 
 
 def run_near(job: NearTask) -> Iterator[pa.RecordBatch]:

@@ -76,11 +76,10 @@ class QueueRuns:
             self._run(code, {**run, "end": run_end, "last": run_last}, n, read=read)
 
     def take_runs(self, table: pa.Table) -> None:
-        """The RUNS, all of them, of records that are behind those taken before."""
-        number: dict[int, int] = {}
+        """RUNS of records that are behind those taken before: of a queue at least the first ``most``, one
+        more, and the last."""
         for code, run in zip(self._codes.of(table).tolist(), table.to_pylist(), strict=True):
-            number[code] = number.get(code, 0) + 1
-            self._run(code, run, number[code], read=True)
+            self._run(code, run, run["number"], read=True)
 
     @property
     def count(self) -> int:
@@ -90,9 +89,9 @@ class QueueRuns:
     def all(self) -> pa.Table:
         """RUNS of every queue, each queue's in log order; of a queue no more than were to be kept."""
         rows = [
-            {**run, "number": number + 1, "runs": queue.number}
+            {**run, "runs": queue.number}
             for queue in self._queues.values()
-            for number, run in enumerate([*queue.listed, queue.open])
+            for run in (*queue.listed, {**queue.open, "number": queue.number})
         ]
         return pa.Table.from_pylist(rows, schema=RUNS)
 

@@ -7,7 +7,7 @@ records. ``audit.engines.spark`` asks the same questions of a cluster; a test ho
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -52,6 +52,12 @@ COPIES_MAX: Final = 100_000
 """Keys that stand more than once and are looked at in one pass."""
 
 
+def lawful(rows: pa.RecordBatch | pa.Table) -> Any:
+    """Which records belong into queues: none of transactions that are prepared or undone."""
+    kind = rows["sys_flag"].to_numpy() & ROLLBACK
+    return (kind != PREPARED) & (kind != ROLLBACK)
+
+
 def of_users(batch: pa.RecordBatch) -> pa.RecordBatch:
     """Records with a key, of topics in which a message stands once."""
     topics = batch["topic"].dictionary_encode()
@@ -63,7 +69,7 @@ def of_users(batch: pa.RecordBatch) -> pa.RecordBatch:
     return batch.filter(keep)
 
 
-_SEEN: Final = pa.schema([*DUPLICATES, LOG.field("body_crc")])
+SEEN: Final = pa.schema([*DUPLICATES, LOG.field("body_crc")])
 
 
 class LocalLog:
@@ -93,15 +99,14 @@ class LocalLog:
         self._rows.release()
         self._folder.close()
 
-    def _queued(
+    def queued(
         self, view: View, columns: Sequence[str], within: tuple[int, int] = EVERYWHERE
     ) -> Iterator[pa.Table]:
         """Records that belong into queues, in chunks: none of transactions that are prepared or undone."""
         waiting: list[pa.RecordBatch] = []
         for batch in self._rows.batches(view, [*dict.fromkeys([*columns, "offset", "sys_flag"])], within):
-            kind = batch["sys_flag"].to_numpy() & ROLLBACK
-            lawful = (kind != PREPARED) & (kind != ROLLBACK)
-            waiting.append(batch if lawful.all() else batch.filter(pa.array(lawful)))
+            own = lawful(batch)
+            waiting.append(batch if own.all() else batch.filter(pa.array(own)))
             if sum(map(len, waiting)) >= CHUNK_ROWS:
                 yield pa.Table.from_batches(waiting).combine_chunks()
                 waiting = []
@@ -110,13 +115,13 @@ class LocalLog:
 
     def broken_queues(self, view: View, before: pa.Table, most: int, *, whole: bool) -> pa.Table:
         runs = QueueRuns(before, most)
-        for table in self._queued(view, QUEUES.names):
+        for table in self.queued(view, QUEUES.names):
             runs.take(table)
         return runs.broken(whole=whole)
 
     def first_taken(self, view: View, places: pa.Table) -> pa.Table:
         found = []
-        for table in self._queued(view, TAKEN.names[:3]):
+        for table in self.queued(view, TAKEN.names[:3]):
             near = pc.is_in(table["queue_offset"], value_set=places["queue_offset"].combine_chunks())
             rows = places.join(
                 table.filter(near).drop_columns(["sys_flag"]), TAKEN.names[:3], join_type="inner"
@@ -132,7 +137,7 @@ class LocalLog:
     def last_places(self, view: View, begin: int, end: int, size: int) -> pa.Table:
         codes = QueueCodes()
         last: dict[tuple[int, int], dict[str, Any]] = {}
-        for table in self._queued(view, QUEUES.names, (begin, end)):
+        for table in self.queued(view, QUEUES.names, (begin, end)):
             segment = table["offset"].to_numpy() // size
             for at in np.unique(segment).tolist():
                 own = table.select(QUEUES.names).filter(pa.array(segment == at))
@@ -179,22 +184,14 @@ class LocalLog:
             at = np.minimum(np.searchsorted(twice, own), len(twice) - 1)
             if (hit := twice[at] == own).any():
                 found.append(batch.filter(pa.array(hit)))
-        table = pa.Table.from_batches(found, schema=DUPLICATES)
-        pairs = table.group_by(["topic", "uniq_key"]).aggregate([("offset", "min")])
-        pairs = pairs.rename_columns(["topic", "uniq_key", "first"])
-        rows = table.join(pairs, ["topic", "uniq_key"], join_type="inner")
-        rows = rows.filter(pc.greater(rows["offset"], rows["first"]))
-        return rows.select(COPIES.names).cast(COPIES).sort_by("offset")
+        return further(pa.Table.from_batches(found, schema=DUPLICATES))
 
     def strangers(self, ledger: Ledger, view: View) -> Iterator[pa.Table]:
-        known = pa.array(sorted(ledger.topics), pa.string())
-        found = Parts(self._folder, _SEEN, ledger.parts)
-        for batch in self._rows.batches(view, [*_SEEN.names, "plain_crc", "sys_flag"]):
-            own = told_bodies(batch.filter(pc.is_in(batch["topic"], value_set=known)))
-            own = own.select(_SEEN.names)
+        found = Parts(self._folder, SEEN, ledger.parts)
+        for own in seen(self._rows, view, sorted(ledger.topics)):
             found.add(own, ledger.part_of(own["uniq_key"]))
         for n in range(ledger.parts):
-            yield _strange(found.part(n), ledger.sent(n))
+            yield strange(found.part(n), ledger.sent(n))
 
     def _join(self, ledger: Ledger, view: View) -> Joined:
         if view not in self._joined:
@@ -239,7 +236,7 @@ class LocalLog:
         only records that name the place where they stand."""
         queue = ["topic", "queue_id"]
         found = []
-        for table in self._queued(view, ["replica", *queue, "queue_offset", *columns]):
+        for table in self.queued(view, ["replica", *queue, "queue_offset", *columns]):
             if placed and (misplaced := self._rows.misplaced(table)).any():
                 table = table.filter(pa.array(~misplaced))
             if not batches:
@@ -258,12 +255,30 @@ class LocalLog:
 
     def entered(self, view: View, files: Sequence[QueueFile], bounds: EntryBounds) -> Entered:
         borders = self._rows.borders(view, CHUNK_ROWS)
-        return entered(lambda columns, within: self._queued(view, columns, within), borders, files, bounds)
+        return entered(lambda columns, within: self.queued(view, columns, within), borders, files, bounds)
 
 
-def _strange(seen: pa.Table, sent: pa.Table) -> pa.Table:
-    """STRANGERS of what was seen. A key that was sent twice may be there if either send allows it."""
-    rows = seen.join(sent, ["topic", "uniq_key"], join_type="left outer")
+def further(table: pa.Table) -> pa.Table:
+    """COPIES of DUPLICATES rows, of which all of a key are there."""
+    pairs = table.group_by(["topic", "uniq_key"], use_threads=False).aggregate([("offset", "min")])
+    pairs = pairs.rename_columns(["topic", "uniq_key", "first"])
+    rows = table.join(pairs, ["topic", "uniq_key"], join_type="inner", use_threads=False)
+    rows = rows.filter(pc.greater(rows["offset"], rows["first"]))
+    return rows.select(COPIES.names).cast(COPIES).sort_by("offset")
+
+
+def seen(rows: Rows, view: View, topics: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """SEEN rows of these topics."""
+    known = pa.array(topics, pa.string())
+    for batch in rows.batches(view, [*SEEN.names, "plain_crc", "sys_flag"]):
+        own = told_bodies(batch.filter(pc.is_in(batch["topic"], value_set=known)))
+        yield own.select(SEEN.names)
+
+
+def strange(there: pa.Table, sent: pa.Table) -> pa.Table:
+    """STRANGERS of SEEN rows, and SENT rows of their keys. A key that was sent twice may be there if either
+    send allows it."""
+    rows = there.join(sent, ["topic", "uniq_key"], join_type="left outer")
     rows = rows.append_column("same", pc.fill_null(pc.equal(rows["body_crc"], rows["sent_crc"]), False))
     rows = rows.group_by(DUPLICATES.names).aggregate([("outcome", "min"), ("same", "any")])
     rows = rows.rename_columns([*DUPLICATES.names, "outcome", "same"])
@@ -274,7 +289,7 @@ def _strange(seen: pa.Table, sent: pa.Table) -> pa.Table:
     return rows.select(STRANGERS.names).cast(STRANGERS).sort_by("offset")
 
 
-def collect(batches: Sequence[pa.RecordBatch]) -> LocalLog:
+def collect(batches: Iterable[pa.RecordBatch]) -> LocalLog:
     """The log of LOG batches, each replica's records in log order."""
     folder = Folder()
     return LocalLog(folder, [spill(folder.file("records"), batches)])

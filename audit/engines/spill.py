@@ -153,14 +153,8 @@ class Rows:
 
     def ended(self, view: View) -> Iterator[pa.Table]:
         """Its ENDED rows, one small table after the other."""
-        edges = np.array([edge for stretch in view.equal for edge in stretch], np.int64)
         for table in others_of(self._ended):
-            shared = np.searchsorted(edges, table["offset"].to_numpy(), "right") % 2 == 1
-            replica = table["replica"].to_numpy()
-            own = replica == view.replica
-            if view.base != view.replica:
-                own = np.where(shared, replica == view.base, own)
-            if own.any():
+            if (own := of_view(view, table)).any():
                 yield table.filter(pa.array(own))
 
     def misplaced(self, rows: pa.RecordBatch | pa.Table) -> Any:
@@ -207,6 +201,17 @@ class Rows:
     def release(self) -> None:
         """Close the file that was read last."""
         self._open = None
+
+
+def of_view(view: View, rows: pa.RecordBatch | pa.Table) -> Any:
+    """Which rows, told by ``replica`` and ``offset``, does a view take?"""
+    replica = rows["replica"].to_numpy()
+    own = replica == view.replica
+    if view.base == view.replica:
+        return own
+    edges = np.array([edge for stretch in view.equal for edge in stretch], np.int64)
+    shared = np.searchsorted(edges, rows["offset"].to_numpy(), "right") % 2 == 1
+    return np.where(shared, replica == view.base, own)
 
 
 def _stretches(view: View) -> Iterator[tuple[int, int, int]]:

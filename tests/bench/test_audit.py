@@ -29,12 +29,8 @@ def test_what_a_question_costs_spark_is_read_from_its_event_log() -> None:
     def job(stages: list[int], question: str) -> dict[str, object]:
         return {"Event": "SparkListenerJobStart", "Stage IDs": stages, "Properties": {QUESTION: question}}
 
-    def task(stage: int, shuffled: int, memory: int) -> dict[str, object]:
-        metrics = {
-            "Shuffle Write Metrics": {"Shuffle Bytes Written": shuffled},
-            "Disk Bytes Spilled": 1,
-            "Peak Execution Memory": memory,
-        }
+    def task(stage: int, shuffled: int) -> dict[str, object]:
+        metrics = {"Shuffle Write Metrics": {"Shuffle Bytes Written": shuffled}}
         return {"Event": "SparkListenerTaskEnd", "Stage ID": stage, "Task Metrics": metrics}
 
     def kept(block: str, size: int) -> dict[str, object]:
@@ -44,18 +40,18 @@ def test_what_a_question_costs_spark_is_read_from_its_event_log() -> None:
     events = [
         {"Event": "SparkListenerApplicationStart"},
         job([0, 1], "keelmq audit: scan"),
-        task(0, 10, 3),
-        task(1, 20, 9),
+        task(0, 10),
+        task(1, 20),
         job([2], "keelmq audit: places of queues"),
-        task(2, 5, 7),
+        task(2, 5),
         kept("rdd_1_0", 100),
         kept("rdd_1_0", 0),  # given back at the end
         kept("broadcast_3", 50),
     ]
     found = questions(map(json.dumps, events))
-    assert found["scan"] == {"jobs": 1, "tasks": 2, "shuffled": 30, "spilled": 2, "memory": 9}
+    assert found["scan"] == {"jobs": 1, "tasks": 2, "shuffled": 30}
     assert found["places of queues"]["shuffled"] == 5
-    assert found[ALL] == {"jobs": 2, "tasks": 3, "shuffled": 35, "spilled": 3, "memory": 9, "cached": 100}
+    assert found[ALL] == {"jobs": 2, "tasks": 3, "shuffled": 35, "cached": 100}
 
 
 def test_what_a_record_costs_is_a_slope_and_a_bend_says_where_there_is_none() -> None:

@@ -1,97 +1,297 @@
-"""Which record is each acknowledged message? ``audit.engines.acknowledged``, in Spark's words."""
+"""Which record is each acknowledged message, and what did nobody send? ``audit.engines.acknowledged``, a part
+of the ledger a task.
+
+The log is read once for all views. Its records go to the parts of their keys, halves of transactions first to
+those of their places, where op records name them; and lines that have their message to the parts of their
+queues, where their order is looked at.
+"""
 
 from __future__ import annotations
 
-from functools import reduce
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
-from pyspark.sql import Column, DataFrame, Window
-from pyspark.sql import functions as F
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark import RDD
 
-from audit.engines.acknowledged import ANOTHER, ENDED_SOMEHOW, MISPLACED, NOTHING
-from audit.engines.relate import PREPARED, ROLLBACK
-from audit.ledgers.columns import WAITING_TOPIC
-from audit.reading.records.transactions import COMMITTED, HALF_TOPIC, OPEN, ROLLED_BACK, UNTOLD
-from model.message import COMPRESSED
+from audit.engines.acknowledged import (
+    ENDS,
+    FOUND,
+    RECORDS,
+    best,
+    candidates,
+    ended_halves,
+    ends_of,
+    opened,
+    part_faults,
+    placed,
+    tail,
+    together,
+)
+from audit.engines.acknowledged import JOINED as JOINED_ROWS
+from audit.engines.on_spark.cluster import KEPT, Cluster
+from audit.engines.on_spark.ledger import LINES, SENT, LedgerRows
+from audit.engines.on_spark.records import check_same
+from audit.engines.on_spark.spreading import (
+    CHUNKS,
+    Element,
+    Waiting,
+    in_parts,
+    part_of,
+    queue_part,
+    shuffled,
+    spread_out,
+    tables,
+)
+from audit.engines.order import out_of_order
+from audit.engines.pieces import packed, unpacked
+from audit.engines.relate import SEEN, seen, strange
+from audit.engines.spill import Rows, SpillTask, spill_scan
+from audit.ledgers.columns import LEDGER
+from audit.ledgers.history import SENT as SENT_ROWS
+from audit.ledgers.ledger import Ledger
+from audit.reading.records.transactions import HALF_TOPIC
+from audit.rows.parts import Folder
+from audit.tables import LOG, Again, SearchedView, Tail, Task, View, bytes_of
 
-_FOUND: Final = ("topic", "queue_id", "queue_offset", "body_crc")
+BODIES: Final = "records"
+HALVES: Final = "halves"
+OPS: Final = "ends"
+TOLD: Final = "told"
+STRANGE: Final = "seen"
+JOINED: Final = "joined"
+PLACED: Final = "placed"
+LATE: Final = "late"
+"""Kinds of rows."""
 
-
-def with_ends(records: DataFrame, ended: DataFrame) -> DataFrame:
-    """With how each half ended, as ``audit.reading.records.transactions`` has it. ``ended``: ENDED rows."""
-    place = ["queue_id", "queue_offset"]
-    ended = ended.groupBy(*place).agg(F.max("tags_code").alias("own"))
-    is_half = F.col("topic") == HALF_TOPIC
-    halves = records.filter(is_half).join(ended, place, "left").fillna(OPEN, ["own"])
-    return records.filter(~is_half).withColumn("own", F.lit(OPEN).cast("long")).unionByName(halves)
-
-
-def best(lines: DataFrame, records: DataFrame) -> DataFrame:
-    """Each ledger line with the best record for it."""
-    records = records.withColumn("body_crc", told_body()).select(
-        *("uniq_key", "offset", "until", "own", "misplaced"),
-        *[F.col(name).alias(f"found_{name}") for name in _FOUND],
-    )
-    joined = _ends(lines.join(records, "uniq_key", "left"))
-    body = F.col("found_body_crc") == F.col("body_crc")
-    sent_to = (F.col("found_topic") == F.col("topic")) & (F.col("found_queue_id") == F.col("queue_id"))
-    exact = sent_to & (F.col("found_queue_offset") == F.col("queue_offset"))
-    exact = exact & ((F.col("phys_offset") < 0) | (F.col("phys_offset") == F.col("offset")))
-    ended = ~F.col("half") & (F.col("how") > OPEN) & sent_to
-    place = exact | ended | F.col("found_topic").rlike(WAITING_TOPIC)
-    rank = (
-        F.when(F.col("offset").isNull() | (F.col("half") & (F.col("how") == COMMITTED)), NOTHING)
-        .when(F.col("half") & (F.col("how") == UNTOLD), ENDED_SOMEHOW)
-        .when(F.col("misplaced"), MISPLACED)
-        .when(~body, ANOTHER)
-        .when(~place, 1)
-        .otherwise(0)
-    )
-    first = Window.partitionBy("line").orderBy("rank", "offset")
-    rows = joined.withColumn("rank", rank).withColumn("n", F.row_number().over(first))
-    return without_found(rows.filter(F.col("n") == 1).drop("n", "half", "own", "misplaced"))
-
-
-def delivered() -> Column:
-    """As ``audit.engines.acknowledged`` has it."""
-    kind = F.col("sys_flag").bitwiseAND(ROLLBACK)
-    return ((kind != PREPARED) & (kind != ROLLBACK)) | F.col("topic").rlike(WAITING_TOPIC)
-
-
-def told_body() -> Column:
-    """As ``audit.engines.acknowledged`` has it."""
-    packed = F.col("sys_flag").bitwiseAND(COMPRESSED) != 0
-    return F.when(packed, F.col("plain_crc")).otherwise(F.col("body_crc"))
-
-
-def _ends(joined: DataFrame) -> DataFrame:
-    """As ``audit.engines.acknowledged`` has it."""
-    half = F.coalesce(F.col("found_topic") == HALF_TOPIC, F.lit(False))
-    own = F.when(F.col("own").isNull() | (F.col("own") == ROLLED_BACK), OPEN).otherwise(F.col("own"))
-    joined = joined.withColumn("half", half).withColumn("own", own)
-    most = F.max("own").over(Window.partitionBy("line"))
-    of_half = F.when(F.col("half"), F.col("own")).otherwise(most)
-    return joined.withColumn("how", F.when(most == COMMITTED, COMMITTED).otherwise(of_half))
-
-
-def without_found(joined: DataFrame) -> DataFrame:
-    """As ``audit.engines.acknowledged`` has it."""
-    names = [name for name in joined.columns if name.startswith("found_") or name in ("offset", "until")]
-    there = {name: F.when(~F.col("rank").isin(MISPLACED, NOTHING), F.col(name)) for name in names}
-    return joined.withColumns(there)
-
-
-def ended_anywhere(joined: list[DataFrame]) -> list[DataFrame]:
-    """As ``audit.engines.acknowledged`` has it."""
-    if len(joined) < 2:
-        return joined
-    ends = [own.filter((F.col("rank") >= MISPLACED) & (F.col("how") > OPEN)) for own in joined]
-    every = reduce(DataFrame.unionByName, [own.select("line", "how") for own in ends])
-    every = every.groupBy("line").agg(F.max("how").alias("ended"))
-    waits = (F.col("found_topic") == HALF_TOPIC) & (F.col("rank") < MISPLACED)
-    rank = F.when(F.col("ended") == COMMITTED, NOTHING).otherwise(ENDED_SOMEHOW)
-    rank = F.when(waits & F.col("ended").isNotNull(), rank).otherwise(F.col("rank"))
-    return [
-        without_found(own.join(every, "line", "left").withColumn("rank", rank).drop("ended"))
-        for own in joined
+_REPLICA: Final = LOG.field("replica")
+_OFFSET: Final = LOG.field("offset")
+_OF_LOG: Final = {
+    BODIES: RECORDS.append(_REPLICA),
+    HALVES: RECORDS.append(_REPLICA),
+    OPS: ENDS.append(_REPLICA).append(_OFFSET),
+    STRANGE: SEEN.append(_REPLICA),
+}
+_PLACED: Final = pa.schema(
+    [
+        JOINED_ROWS.field(name)
+        for name in (
+            *("line", "uniq_key", "topic", "queue_id", "queue_offset"),
+            *("offset", "begun_ms", "acked_ms"),
+        )
     ]
+)
+BORDERS_MAX: Final = 256
+"""Stretches of the log in which one task looks at the order of its queues."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a ledger asks of the log. ``topics``: of which each send is known."""
+
+    parts: int
+    unnamed: bool
+    topics: tuple[str, ...]
+
+
+class Acknowledged:
+    """One ledger, and the log of these tasks. ``chunks``: what an earlier scan met there."""
+
+    def __init__(self, cluster: Cluster, ledger: Ledger, tasks: list[Task], chunks: pa.Table) -> None:
+        self.lines = LedgerRows(cluster, ledger)
+        self._cluster, self._chunks = cluster, chunks
+        self._wanted = Wanted(ledger.parts, ledger.has_unnamed, tuple(sorted(ledger.topics)))
+        self._joined: dict[View, RDD[Element]] = {}
+        log = cluster.each(tasks, bytes_of(tasks)).flatMap(partial(_scanned, self._wanted))
+        self._log = self._kept(log)
+        self._halves = False
+        try:
+            self._check()
+        except BaseException:
+            self.close()
+            raise
+
+    def _kept(self, elements: RDD[Element]) -> RDD[Element]:
+        return shuffled(elements, self._wanted.parts).persist(KEPT)
+
+    def _check(self) -> None:
+        """The log is the one that was scanned before."""
+        found = in_parts(_facts, self._log).collect()
+        self._halves = any(kind == HALVES for kind, _ in found)
+        chunks = [unpacked(raw, 1)[0] for kind, raw in found if kind == CHUNKS]
+        check_same(pa.concat_tables([LOG.empty_table(), *chunks]), self._chunks)
+
+    def joined(self, view: View) -> RDD[Element]:
+        """JOINED rows of the ledger's parts."""
+        if view not in self._joined:
+            rows = [self._log, self.lines.lines()]
+            if self._halves:
+                told = in_parts(partial(_told, view, self._wanted.parts), self._log, stay=False)
+                rows.append(shuffled(told, self._wanted.parts))
+            self._joined[view] = in_parts(partial(_joined, view), *rows).persist(KEPT)
+        return self._joined[view]
+
+    def faults(self, asked: Sequence[SearchedView], again: tuple[Again, ...]) -> RDD[bytes]:
+        """ACKED rows; those of a line are in one element."""
+        rows, parts = [], self._wanted.parts
+        for at, ask in enumerate(asked):
+            joined = self.joined(ask.view)
+            of_queues = in_parts(partial(_placed, ask, parts), joined, stay=False)
+            late = partial(_late, at, self._borders(ask.view), again, parts)
+            rows.append(in_parts(partial(_numbered, at), joined))
+            rows.append(shuffled(in_parts(late, shuffled(of_queues, parts), stay=False), parts))
+        return in_parts(partial(_faults, tuple(asked)), *rows)
+
+    def _borders(self, view: View) -> list[int]:
+        of = pc.is_in(self._chunks["replica"], pa.array({view.base, view.replica}, pa.int32()))
+        starts = sorted(set(self._chunks.filter(of)["offset"].to_pylist()))
+        return [-1, *starts[1 :: len(starts) // BORDERS_MAX + 1]]
+
+    def behind(self, view: View, offset: int, lacking: View | None) -> Tail:
+        rows = [in_parts(partial(_numbered, 0), self.joined(view))]
+        if lacking is not None:
+            rows.append(in_parts(partial(_numbered, 1), self.joined(lacking)))
+        return together(in_parts(partial(_tail, offset, lacking is not None), *rows).collect())
+
+    def strangers(self, view: View) -> RDD[bytes]:
+        """STRANGERS rows."""
+        return in_parts(partial(_strangers, view), self._log, self.lines.sent())
+
+    def close(self) -> None:
+        for rows in (*self._joined.values(), self._log):
+            rows.unpersist()
+        self._joined.clear()
+        self.lines.close()
+
+
+def _scanned(wanted: Wanted, task: Task) -> Iterator[Element]:
+    """What a stretch of the log has for the parts of a ledger."""
+    own = View(task.replica, task.replica, ())
+    folder = Folder()
+    try:
+        spilled = spill_scan(SpillTask(task, folder.file("records")))
+        yield from spread_out(CHUNKS, spilled.chunks, np.zeros(len(spilled.chunks), np.int64))
+        rows = Rows(spilled.pieces, *([one] if one else [] for one in (spilled.ended, spilled.damage)))
+        for batch in candidates(rows, own, unnamed=wanted.unnamed):
+            yield from _bodies(_of_replica(task.replica, batch), wanted.parts)
+        for ended in rows.ended(own):
+            ops = ends_of(ended).append_column(_REPLICA, ended["replica"])
+            yield from _by_place(OPS, ops.append_column(_OFFSET, ended["offset"]), wanted.parts)
+        if wanted.topics:
+            for batch in seen(rows, own, wanted.topics):
+                there = _of_replica(task.replica, batch)
+                yield from spread_out(STRANGE, there, part_of(there["uniq_key"], wanted.parts))
+    finally:
+        folder.close()
+
+
+def _of_replica(replica: int, batch: pa.RecordBatch) -> pa.Table:
+    return pa.table(batch).append_column(_REPLICA, pa.array(np.full(len(batch), replica, np.int32)))
+
+
+def _bodies(rows: pa.Table, parts: int) -> Iterator[Element]:
+    is_half = pc.equal(rows["found_topic"], HALF_TOPIC)
+    if pc.any(is_half, min_count=0).as_py():
+        yield from _by_place(HALVES, rows.filter(is_half), parts)
+        rows = rows.filter(pc.invert(is_half))
+    yield from spread_out(BODIES, rows, part_of(rows["uniq_key"], parts))
+
+
+def _by_place(kind: str, rows: pa.Table, parts: int) -> Iterator[Element]:
+    yield from spread_out(kind, rows, rows["found_queue_offset"].to_numpy() % parts)
+
+
+def _facts(part: int, elements: Iterable[Element]) -> Iterator[tuple[str, bytes]]:
+    """The chunks, and whether there are halves."""
+    halves = False
+    for _, (kind, raw) in elements:
+        if kind == CHUNKS:
+            yield kind, raw
+        halves |= kind == HALVES
+    if halves:
+        yield HALVES, b""
+
+
+def _told(view: View, parts: int, part: int, elements: Iterable[Element]) -> Iterator[Element]:
+    """The halves of a view, each with how its transaction ended, for the parts of their keys."""
+    schemas = {kind: _OF_LOG[kind] for kind in (HALVES, OPS)}
+    with Waiting(elements, schemas, view) as rows:
+        halves, ends = rows.all(HALVES).select(RECORDS.names), rows.all(OPS).select(ENDS.names)
+        told = ended_halves(halves, ends)
+        yield from spread_out(TOLD, told, part_of(told["uniq_key"], parts))
+
+
+def _joined(view: View, part: int, elements: Iterable[Element]) -> Iterator[Element]:
+    schemas = {LINES: LEDGER, BODIES: _OF_LOG[BODIES], TOLD: FOUND}
+    with Waiting(elements, schemas, view) as rows:
+        lines = rows.all(LINES).sort_by("line")
+        keys = lines["uniq_key"].combine_chunks()
+        found = [
+            table.filter(pc.is_in(table["uniq_key"], value_set=keys))
+            for table in (*map(_opened, rows.batches(BODIES)), *rows.batches(TOLD))
+        ]
+        joined = best(lines, pa.concat_tables([FOUND.empty_table(), *found]))
+        if len(joined):
+            yield part, (JOINED, packed(joined))
+
+
+def _opened(rows: pa.Table) -> pa.Table:
+    return pa.table(opened(rows.select(RECORDS.names)))
+
+
+def _placed(ask: SearchedView, parts: int, part: int, elements: Iterable[Element]) -> Iterator[Element]:
+    """The lines whose messages tell their order, for the parts of their queues."""
+    for table in tables(JOINED, elements):
+        rows = placed(table, ask).select(_PLACED.names)
+        yield from spread_out(PLACED, rows, queue_part(rows, parts))
+
+
+def _late(
+    at: int,
+    borders: list[int],
+    again: tuple[Again, ...],
+    parts: int,
+    part: int,
+    elements: Iterable[Element],
+) -> Iterator[Element]:
+    """The lines of these queues that stand in a wrong order, for the parts of their keys."""
+    with Waiting(elements, {PLACED: _PLACED}, None) as rows:
+        late = out_of_order(rows.batches(PLACED), borders, again, rows.folder)
+        for table in rows.batches(PLACED):
+            own = table.filter(pa.array(np.isin(table["line"].to_numpy(), late)))
+            yield from spread_out(f"{LATE} {at}", own.select(["line"]), part_of(own["uniq_key"], parts))
+
+
+def _numbered(at: int, part: int, elements: Iterable[Element]) -> Iterator[Element]:
+    for _, (_, raw) in elements:
+        yield part, (f"{JOINED} {at}", raw)
+
+
+def _faults(asked: tuple[SearchedView, ...], part: int, elements: Iterable[Element]) -> Iterator[bytes]:
+    every = list(elements)
+    parts = [tables(f"{JOINED} {at}", every) for at in range(len(asked))]
+    if not parts[0]:
+        return
+    late = [tables(f"{LATE} {at}", every) for at in range(len(asked))]
+    none = np.zeros(0, np.int64)
+    orders = [np.concatenate([none, *(rows["line"].to_numpy() for rows in own)]) for own in late]
+    for table in part_faults([pa.concat_tables(own) for own in parts], asked, orders):
+        yield packed(table)
+
+
+def _tail(offset: int, both: bool, part: int, elements: Iterable[Element]) -> Iterator[Tail]:
+    every = list(elements)
+    own, other = tables(f"{JOINED} 0", every), tables(f"{JOINED} 1", every)
+    if own:
+        yield tail(pa.concat_tables(own), offset, pa.concat_tables(other) if both else None)
+
+
+def _strangers(view: View, part: int, elements: Iterable[Element]) -> Iterator[bytes]:
+    with Waiting(elements, {STRANGE: _OF_LOG[STRANGE], SENT: SENT_ROWS}, view) as rows:
+        found = strange(rows.all(STRANGE).select(SEEN.names), rows.all(SENT))
+        if len(found):
+            yield packed(found)

@@ -4,103 +4,112 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Iterable, Iterator
+from functools import partial
+from typing import Final
 
+import numpy as np
+import pyarrow.parquet as pq
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark import RDD
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
 
 from audit.engines.lines import ranges, sent_ranges
-from audit.ledgers.ledger import DIGEST_BETWEEN, DIGEST_MS_MAX, OF_LINES, OF_SENT, Ledger, Told
+from audit.engines.on_spark.cluster import ALONE, KEPT, Cluster
+from audit.engines.on_spark.spreading import Element, in_parts, part_of, shuffled, spread_out, tables
+from audit.engines.pieces import unpacked
+from audit.ledgers.ledger import OF_LINES, OF_SENT, Ledger, Told, digest_of
 from model.errors import ConfigError
 
 log = logging.getLogger(__name__)
 
-Load = Callable[[str, list[dict[str, Any]]], DataFrame]
-"""(kind, parts) -> the rows of that kind, which the workers read."""
-
-
-def reads_here(session: SparkSession) -> bool:
-    """Do the workers read this machine's files?"""
-    return str(session.sparkContext.master).startswith("local")
+LINES: Final = "lines"
+SENT: Final = "sent"
+"""Kinds of rows."""
+_OF: Final = {LINES: OF_LINES, SENT: OF_SENT}
 
 
 class LedgerRows:
-    """LEDGER and SENT rows of one ledger, kept. A cluster reads them itself; where its workers do not see the
-    file as the driver saw it (it is on this machine alone, grows, or is another one there), they go through
-    the driver."""
+    """LEDGER and SENT rows of one ledger, in its parts, kept. A cluster reads them itself; where its workers
+    do not see the file as the driver saw it (it is on this machine alone, grows, or is another one there),
+    they go through the driver."""
 
-    def __init__(self, session: SparkSession, ledger: Ledger, load: Load) -> None:
-        self._session, self._load = session, load
+    def __init__(self, cluster: Cluster, ledger: Ledger) -> None:
+        self._cluster = cluster
         self.ledger = ledger
-        self._kept: dict[str, DataFrame] = {}
-        self._read: list[str] = []  # kinds that the workers read
+        self._kept: dict[str, RDD[Element]] = {}
 
-    def lines(self) -> DataFrame:
-        return self._rows("lines")
+    def lines(self) -> RDD[Element]:
+        return self._rows(LINES)
 
-    def sent(self) -> DataFrame:
-        return self._rows("sent")
+    def sent(self) -> RDD[Element]:
+        return self._rows(SENT)
 
-    def _rows(self, kind: str) -> DataFrame:
+    def _rows(self, kind: str) -> RDD[Element]:
         if kind not in self._kept:
             self._kept[kind] = self._made(kind)
         return self._kept[kind]
 
-    def _made(self, kind: str) -> DataFrame:
-        ledger, sent = self.ledger, kind == "sent"
-        if reads_here(self._session):
-            return self._session.read.parquet(*ledger.parquet(sent=sent)).persist()
+    def _made(self, kind: str) -> RDD[Element]:
+        ledger, sent = self.ledger, kind == SENT
+        if self._cluster.reads_here:
+            files = list(enumerate(ledger.parquet(sent=sent)))
+            return self._in_parts(self._cluster.each(files, ALONE).flatMap(partial(_of_file, kind)))
         rows = None
         try:
             path = _named_alike(ledger.path)
-            rows = self._load(kind, sent_ranges(path) if sent else ranges(path)).persist()
-            if _seen(rows, _OF[kind]) == [self._asked(kind)]:
-                self._read.append(kind)
+            read = self._cluster.read(kind, sent_ranges(path) if sent else ranges(path), ALONE)
+            rows = self._in_parts(read.flatMap(partial(_spread, kind, ledger.parts)))
+            if _seen(rows, kind) == self._asked(kind):
                 return rows
         except (PySparkException, Py4JError, ConfigError, OSError) as error:
             log.info("no worker reads the ledger: %s", str(error).partition("\n")[0])
         if rows is not None:
             rows.unpersist()
-        return self._session.createDataFrame(ledger.table(sent=sent)).persist()
+        every = ledger.table(sent=sent)
+        elements = list(spread_out(kind, every, part_of(every["uniq_key"], ledger.parts)))
+        return self._in_parts(self._cluster.each(elements, ALONE))
+
+    def _in_parts(self, elements: RDD[Element]) -> RDD[Element]:
+        return shuffled(elements, self.ledger.parts).persist(KEPT)
 
     def _asked(self, kind: str) -> tuple[int, int]:
         """How many rows the driver saw, and their digest."""
-        return self._count(kind), self.ledger.digest(sent=kind == "sent")
-
-    def _count(self, kind: str) -> int:
-        return self.ledger.sends if kind == "sent" else len(self.ledger)
+        ledger, sent = self.ledger, kind == SENT
+        return (ledger.sends if sent else len(ledger)), ledger.digest(sent=sent)
 
     def same(self) -> bool:
-        """Are the rows still all of the driver's, and those that the workers read the same? What these keep
-        may be lost, and is read again then, of a file that may have been cut meanwhile; and a session may be
-        set to read on where a file is gone."""
-        return all(self._is_whole(kind, frame) for kind, frame in self._kept.items())
-
-    def _is_whole(self, kind: str, frame: DataFrame) -> bool:
-        if kind in self._read:
-            return _seen(frame, _OF[kind]) == [self._asked(kind)]
-        return frame.count() == self._count(kind)
+        """Are the rows still all of the driver's? What workers keep may be lost, and is read again then, of a
+        file that may have been cut meanwhile."""
+        return all(_seen(rows, kind) == self._asked(kind) for kind, rows in self._kept.items())
 
     def close(self) -> None:
-        for frame in self._kept.values():
-            frame.unpersist()
+        for rows in self._kept.values():
+            rows.unpersist()
         self._kept.clear()
 
 
-_OF = {"lines": OF_LINES, "sent": OF_SENT}
+def _of_file(kind: str, part: tuple[int, str]) -> Iterator[Element]:
+    """The rows of a part that the driver wrote."""
+    number, path = part
+    rows = pq.read_table(path, use_threads=False)
+    yield from spread_out(kind, rows, np.full(len(rows), number))
 
 
-def _seen(rows: DataFrame, told: Told) -> list[Any]:
-    """How many rows the workers read, and their digest: as ``audit.ledgers.ledger.digest_of`` makes it."""
-    numbers = [F.col(name) for name in told.numbers]
-    times = [
-        F.when(F.abs(name) < DIGEST_MS_MAX, F.floor(F.col(name) * 1000)).otherwise(-1) for name in told.times
-    ]
-    row = F.concat_ws(DIGEST_BETWEEN, *numbers, *times, *told.texts)
-    return rows.agg(F.count("*"), F.coalesce(F.sum(F.crc32(row)), F.lit(0))).collect()
+def _spread(kind: str, parts: int, raw: bytes) -> Iterator[Element]:
+    (rows,) = unpacked(raw, 1)
+    yield from spread_out(kind, rows, part_of(rows["uniq_key"], parts))
+
+
+def _seen(rows: RDD[Element], kind: str) -> tuple[int, int]:
+    """How many rows there are, and their digest."""
+    counts = in_parts(partial(_counted, kind, _OF[kind]), rows).collect()
+    return sum(count for count, _ in counts), sum(digest for _, digest in counts)
+
+
+def _counted(kind: str, told: Told, part: int, elements: Iterable[Element]) -> Iterator[tuple[int, int]]:
+    for table in tables(kind, elements):
+        yield len(table), digest_of(table, told)
 
 
 def _named_alike(path: str) -> str:

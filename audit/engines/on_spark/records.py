@@ -3,20 +3,18 @@ kept, only for a question that the pieces do not answer."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any, Final, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
+from pyspark import RDD
 
-from audit.engines.pieces import KEYS, PIECE, TWICE_MAX, NearTask, PieceTask, twice
+from audit.engines.on_spark.cluster import KEPT, Cluster, Keyed, collected
+from audit.engines.pieces import KEYS, PIECE, PIECES, TWICE_MAX, NearTask, PieceTask, packed, twice, unpacked
 from audit.engines.told import Told
-from audit.tables import CHUNK, DAMAGE, LOG, EngineError, Task, View
-
-Load = Callable[[str, list[dict[str, Any]]], DataFrame]
-"""(kind, tasks) -> rows of ``audit.engines.on_spark.source``."""
+from audit.tables import CHUNK, DAMAGE, LOG, EngineError, Task, View, bytes_of
 
 PART_BYTES: Final = 256 * 1024 * 1024
 """Of the log, whose keys' hashes one task compares: 20 MB, where records are of 100 bytes."""
@@ -24,85 +22,61 @@ PARTS_MAX: Final = 1024
 NEAR_BYTES_MIN: Final = 64 * 1024 * 1024
 """Of the log; what is smaller is read whole."""
 NEAR_MAX: Final = 2
-"""Frames of some of the records."""
+"""Of some of the records."""
 NAMED_MAX: Final = 1_000_000
-"""Topics and hashes in all tasks."""
+"""Topics in all tasks."""
+_TOLD: Final = pa.schema([PIECES.field(name) for name in ("replica", "offset", "told")])
 
 
 class Rows(Protocol):
     """The rows of a scan."""
 
     @property
-    def chunks(self) -> pa.Table: ...
+    def tasks(self) -> list[Task]: ...
     @property
-    def damage(self) -> DataFrame:
-        """LOG rows."""
-
+    def chunks(self) -> pa.Table: ...
     @property
     def told(self) -> Told:
         """What pieces say together."""
 
+    def damage(self) -> RDD[bytes]:
+        """LOG rows."""
+
     def twice(self, view: View) -> list[int] | None:
         """Hashes of all keys of users that may stand twice in a view; None: not known."""
 
-    def whole(self) -> DataFrame:
-        """LOG rows, kept."""
+    def whole(self) -> RDD[bytes]:
+        """LOG rows, kept; each task's in log order."""
 
-    def near(self, *, topics: Sequence[str] = (), hashes: Sequence[int] = ()) -> DataFrame:
-        """At least the LOG rows of the records of these topics, or whose keys have these hashes."""
+    def near(self, topics: Sequence[str]) -> RDD[bytes]:
+        """At least those of the records of these topics."""
 
     def close(self) -> None: ...
 
 
-class WholeRows:
-    """All rows of a scan as a cached frame."""
-
-    def __init__(self, frame: DataFrame) -> None:
-        self._frame = frame.persist()
-        # One job reads everything; what is asked later comes from the cache.
-        self.chunks = _chunks(self._frame)
-        self.told = Told(None, LOG.empty_table)
-
-    @property
-    def damage(self) -> DataFrame:
-        return self._frame.filter(F.col("row") == DAMAGE)
-
-    def twice(self, view: View) -> list[int] | None:
-        return None
-
-    def whole(self) -> DataFrame:
-        return self._frame
-
-    def near(self, *, topics: Sequence[str] = (), hashes: Sequence[int] = ()) -> DataFrame:
-        return self._frame
-
-    def close(self) -> None:
-        self._frame.unpersist()
-
-
 class PiecedRows:
-    """What the pieces of each task tell, cached: some rows a queue and piece, and eight bytes a key."""
+    """What the pieces of each task tell, kept: some rows a queue and piece, and eight bytes a key."""
 
-    def __init__(self, session: SparkSession, load: Load, tasks: list[Task]) -> None:
-        self._session, self._load, self._tasks = session, load, tasks
-        self._bytes = sum(task.end - task.start for task in tasks)
-        parts = min(PARTS_MAX, self._bytes // PART_BYTES + 1)
-        self._frame = load("pieces", [PieceTask(task, parts).to_json() for task in tasks]).persist()
-        self._read: dict[Any, DataFrame] = {}
+    def __init__(self, cluster: Cluster, tasks: list[Task]) -> None:
+        self._cluster, self.tasks = cluster, tasks
+        self._bytes = bytes_of(tasks)
+        self._parts = min(PARTS_MAX, self._bytes // PART_BYTES + 1)
+        jobs = [PieceTask(task, self._parts) for task in tasks]
+        self._kept = cluster.read("pieces", jobs, self._bytes).persist(KEPT)
+        self._read: dict[Any, RDD[bytes]] = {}
         try:
-            heads = self._frame.filter(F.col("row").isin(CHUNK, PIECE)).drop("told").toArrow().cast(LOG)
+            heads = collected(self._kept.flatMap(partial(_rows_of, (CHUNK, PIECE), LOG)), LOG)
         except BaseException:
-            self._frame.unpersist()  # the session may be the program's
+            self._kept.unpersist()  # the session may be the program's
             raise
         self.chunks = heads.filter(pc.equal(heads["row"], CHUNK))
         self.told = Told(heads.filter(pc.equal(heads["row"], PIECE)), self._fetch)
 
     def _fetch(self) -> pa.Table:
-        return self._frame.filter(F.col("row") == PIECE).select("replica", "offset", "told").toArrow()
+        return collected(self._kept.flatMap(partial(_rows_of, (PIECE,), _TOLD)), _TOLD)
 
-    @property
-    def damage(self) -> DataFrame:
-        return self._frame.filter(F.col("row") == DAMAGE).drop("told")
+    def damage(self) -> RDD[bytes]:
+        return self._kept.flatMap(partial(_rows_of, (DAMAGE,), LOG))
 
     def twice(self, view: View) -> list[int] | None:
         pieces = self.told.of(view)
@@ -110,50 +84,58 @@ class PiecedRows:
             return None
         if not pieces:
             return []
-        rows = self._frame.filter(F.col("row") == KEYS).select("replica", "offset", "queue_id", "told")
+        taken = None
         if len(pieces) < len(self.told.pieces):
-            named = [(piece.replica, piece.first) for piece in pieces]
-            taken = self._session.createDataFrame(named, "replica int, offset long")
-            rows = rows.join(F.broadcast(taken), ["replica", "offset"])
-        # Plain: what takes Arrow tables needs pandas, which no worker need have.
-        own = F.udf(twice, "array<long>", useArrow=False)
-        parts = (
-            rows.groupBy("queue_id")
-            .agg(F.collect_list("told").alias("told"))
-            .select(own("told").alias("told"))
-        )
-        found = [row[0] for row in parts.select(F.explode("told")).limit(TWICE_MAX).collect()]
+            taken = {(piece.replica, piece.first) for piece in pieces}
+        rows = self._kept.flatMap(partial(_keys, taken)).partitionBy(self._parts, int)
+        found: list[int] = rows.mapPartitions(_twice).take(TWICE_MAX)
         return found if len(found) < TWICE_MAX else None
 
-    def whole(self) -> DataFrame:
-        return self._kept("scan", [task.to_json() for task in self._tasks], "scan")
+    def whole(self) -> RDD[bytes]:
+        return self._again("scan", self.tasks, "scan")
 
-    def near(self, *, topics: Sequence[str] = (), hashes: Sequence[int] = ()) -> DataFrame:
-        key = (*topics, *hashes)
-        many = len(key) * len(self._tasks) > NAMED_MAX or len(self._read) >= NEAR_MAX
+    def near(self, topics: Sequence[str]) -> RDD[bytes]:
+        key = tuple(topics)
+        many = len(key) * len(self.tasks) > NAMED_MAX or len(self._read) >= NEAR_MAX
         if "scan" in self._read or self._bytes < NEAR_BYTES_MIN or (many and key not in self._read):
             return self.whole()
-        tasks = [NearTask(task, tuple(topics), tuple(hashes)).to_json() for task in self._tasks]
-        return self._kept("near", tasks, key)
+        tasks = [NearTask(task, key) for task in self.tasks]
+        return self._again("near", tasks, key)
 
-    def _kept(self, kind: str, tasks: list[dict[str, Any]], key: Any) -> DataFrame:
+    def _again(self, kind: str, tasks: Sequence[Any], key: Any) -> RDD[bytes]:
         if key not in self._read:
-            frame = self._load(kind, tasks).persist()
-            self._read[key] = frame
-            if not _same(_chunks(frame), self.chunks):
-                raise EngineError("a log was read again, and was not the same")
+            rows = self._read[key] = self._cluster.read(kind, tasks, self._bytes).persist(KEPT)
+            check_same(collected(rows.flatMap(partial(_rows_of, (CHUNK,), LOG)), LOG), self.chunks)
         return self._read[key]
 
     def close(self) -> None:
-        for frame in (*self._read.values(), self._frame):
-            frame.unpersist()
+        for rows in self._read.values():
+            rows.unpersist()
+        self._kept.unpersist()
 
 
-def _chunks(frame: DataFrame) -> pa.Table:
-    return frame.filter(F.col("row") == CHUNK).toArrow().cast(LOG)
-
-
-def _same(a: pa.Table, b: pa.Table) -> bool:
-    """Whether tasks met the same records, and as much damage."""
+def check_same(chunks: pa.Table, before: pa.Table) -> None:
+    """Whether tasks met the same records, and as much damage. Raises EngineError."""
     order = [("replica", "ascending"), ("offset", "ascending")]
-    return bool(a.sort_by(order).equals(b.sort_by(order)))
+    if not chunks.sort_by(order).equals(before.sort_by(order)):
+        raise EngineError("a log was read again, and was not the same")
+
+
+def _rows_of(kinds: tuple[int, ...], schema: pa.Schema, raw: bytes) -> Iterator[bytes]:
+    (rows,) = unpacked(raw, 1)
+    rows = rows.filter(pc.is_in(rows["row"], pa.array(kinds, pa.int8())))
+    if len(rows):
+        yield packed(rows.select(schema.names))
+
+
+def _keys(taken: set[tuple[int, int]] | None, raw: bytes) -> Iterator[Keyed]:
+    """Hashes of keys of the pieces that are ``taken``, by part."""
+    (rows,) = unpacked(raw, 1)
+    rows = rows.filter(pc.equal(rows["row"], KEYS)).select(["replica", "offset", "queue_id", "told"])
+    for replica, offset, part, told in zip(*(column.to_pylist() for column in rows.columns), strict=True):
+        if taken is None or (replica, offset) in taken:
+            yield part, told
+
+
+def _twice(rows: Iterable[Keyed]) -> list[int]:
+    return twice(told for _, told in rows)

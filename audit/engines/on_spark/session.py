@@ -14,21 +14,12 @@ from pathlib import Path
 from typing import Final
 
 from pyspark import SparkConf, SparkContext
-from pyspark.sql import SparkSession
 
 from audit.engines.on_spark.java import Java
 from model.installed import IMPORTED_FROM, PACKAGES, PREFIX
 
 SHARED_PACKAGES: Final = ("audit", "model")
 """What a worker imports to run a task."""
-
-SMALL: Final = {
-    "spark.sql.adaptive.enabled": "false",
-    "spark.sql.codegen.wholeStage": "false",
-    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-}
-"""For stores of some thousand records: they are read before a plan would be compiled, or made anew after each
-of its stages."""
 
 PARTITIONS: Final = "spark.sql.shuffle.partitions"
 LEAST: Final = "spark.keelmq.leastPartitions"
@@ -40,25 +31,32 @@ SMALL_TASK_ROWS: Final = 20_000
 
 JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
 DRIVER_MEMORY: Final = "spark.driver.memory"
-LEAN: Final = "-Xms32m -Xmn16m -XX:MinHeapFreeRatio=10 -XX:MaxHeapFreeRatio=20"
+LEAN: Final = (
+    "-Xms32m -Xmn16m -XX:MinHeapFreeRatio=10 -XX:MaxHeapFreeRatio=20 -Djdk.nio.maxCachedBufferSize=65536"
+)
 """A local JVM begins with a 64th of the machine's memory, which its collector fills before it looks for what
-is free: of 120 MB then 80 were garbage. The heap may become as large as before."""
+is free: of 120 MB then 80 were garbage. The heap may become as large as before. Each of 160 threads keeps a
+buffer outside of it, as large as the largest piece that it wrote, unless that has a limit."""
+ARENAS: Final = {"MALLOC_ARENA_MAX": "2"}
+"""Or the C library keeps memory of its own for each of them."""
+
+SHUFFLE: Final = {"spark.shuffle.sort.bypassMergeThreshold": "1000"}
+"""Into so many parts rows go to a file each. Of more, and by Spark's own choice of more than 200, all wait in
+the heap until they are sorted by part."""
 
 LOOPBACK: Final = "127.0.0.1"
 GATEWAY: Final = "PYSPARK_GATEWAY_PORT"
 """In the environment of a program that ``spark-submit`` started: the JVM runs, with its configuration."""
 
 
-def submitted_session(directory: Path, master: str | None, conf: Mapping[str, str]) -> SparkSession:
+def submitted_context(directory: Path, master: str | None, conf: Mapping[str, str]) -> SparkContext:
     """In the JVM of ``spark-submit``, whose master and configuration stand unless an option says otherwise.
     ``directory``: for what workers import."""
-    builder = SparkSession.builder
-    for name, value in submitted_settings(master, conf).items():
-        builder = builder.config(name, value)
-    session = builder.getOrCreate()
-    if not (session.sparkContext.master or "").startswith("local"):
-        session.sparkContext.addPyFile(str(packages(directory)))
-    return session
+    chosen = submitted_settings(master, conf)
+    context = SparkContext.getOrCreate(SparkConf().setAll(list(chosen.items())))
+    if not (context.master or "").startswith("local"):
+        context.addPyFile(str(packages(directory)))
+    return context
 
 
 def submitted_settings(master: str | None, conf: Mapping[str, str]) -> dict[str, str]:
@@ -71,17 +69,15 @@ def submitted_settings(master: str | None, conf: Mapping[str, str]) -> dict[str,
     return chosen if master is None else {**chosen, "spark.master": master}
 
 
-def start_session(master: str, java: Java, conf: Mapping[str, str]) -> SparkSession:
+def start_context(master: str, java: Java, conf: Mapping[str, str]) -> SparkContext:
     """Starts fast, listens on loopback only when local, and finds this Python in its workers."""
-    builder = SparkSession.builder.master(master)
-    for name, value in settings(master, java.log_config, conf, set_elsewhere(os.environ)).items():
-        builder = builder.config(name, value)
+    chosen = settings(master, java.log_config, conf, set_elsewhere(os.environ))
     with _environment(variables(master, java.home, os.environ)):
-        session = builder.getOrCreate()
+        context = SparkContext.getOrCreate(SparkConf().setMaster(master).setAll(list(chosen.items())))
     if not master.startswith("local"):
         # A cluster's workers do not have our packages installed; a file of them is shipped with the job.
-        session.sparkContext.addPyFile(str(packages(Path(java.home))))
-    return session
+        context.addPyFile(str(packages(Path(java.home))))
+    return context
 
 
 def variables(master: str, java_home: str, environ: Mapping[str, str]) -> dict[str, str]:
@@ -93,7 +89,7 @@ def variables(master: str, java_home: str, environ: Mapping[str, str]) -> dict[s
     }
     if master.startswith("local"):
         # Or it asks for the address of the machine's name, and a container without a network has none.
-        ours["SPARK_LOCAL_IP"] = LOOPBACK
+        ours |= {"SPARK_LOCAL_IP": LOOPBACK, **ARENAS}
     return {"JAVA_HOME": java_home} | {name: environ.get(name, value) for name, value in ours.items()}
 
 
@@ -129,24 +125,13 @@ def settings(
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         PARTITIONS: str(os.cpu_count() or 2) if local else "64",
-        "spark.sql.execution.arrow.pyspark.enabled": "true",
-        "spark.sql.session.timeZone": "UTC",
-        "spark.sql.warehouse.dir": os.path.join(tempfile.gettempdir(), "keelmq-warehouse"),
         JAVA_OPTIONS: options,
     }
     if local:
-        ours |= {"spark.driver.host": LOOPBACK, "spark.driver.bindAddress": LOOPBACK}
+        ours |= {"spark.driver.host": LOOPBACK, "spark.driver.bindAddress": LOOPBACK, **SHUFFLE}
     if PARTITIONS not in elsewhere and PARTITIONS not in conf:
         ours[LEAST] = ours[PARTITIONS]
     return {name: value for name, value in ours.items() if name not in elsewhere} | dict(conf)
-
-
-def spread(session: SparkSession, rows: int) -> None:
-    """Shuffle in tasks of ``SMALL_TASK_ROWS`` to about ``TASK_ROWS`` from now on, unless the user's
-    configuration says otherwise."""
-    least = session.conf.get(LEAST, None)
-    if least is not None:
-        session.conf.set(PARTITIONS, str(partitions(int(least), rows)))
 
 
 def partitions(least: int, rows: int) -> int:

@@ -17,7 +17,7 @@ from __future__ import annotations
 import contextlib
 import struct
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
@@ -86,15 +86,6 @@ class IndexTask:
     moving: bool = (
         False  # its broker runs, or was killed: the file may be ahead of the log's end as we know it
     )
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, values: dict[str, Any]) -> IndexTask:
-        log = values["log"]
-        segments = tuple((base, file) for base, file in log["segments"])
-        return cls(**{**values, "log": Log(**{**log, "segments": segments})})
 
 
 class Head(NamedTuple):

@@ -19,7 +19,7 @@ Records that retention removed are not asked for.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -87,16 +87,6 @@ class DerivedTask:
     place_end: int = -1  # where the queue ends in the log; -1: it need not have entries up to there
     cut_from: int = 1 << 62  # entries of records from here on may be left over, of a log that was cut
     entered: int = -1  # so far each batch of the log was entered before the store stopped; -1: not known
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, values: dict[str, Any]) -> DerivedTask:
-        log = values["log"]
-        segments = tuple((base, file) for base, file in log["segments"])
-        lists = {name: tuple((file, size) for file, size in values[name]) for name in ("files", "entries")}
-        return cls(**{**values, **lists, "log": Log(**{**log, "segments": segments})})
 
 
 def run_derived(task: DerivedTask) -> pa.RecordBatch:

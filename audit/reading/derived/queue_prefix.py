@@ -7,7 +7,7 @@ their digest.
 from __future__ import annotations
 
 import hashlib
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -44,13 +44,6 @@ class PrefixTask:
     begin: int
     known: int = 0
     digest: str = hashlib.blake2b(digest_size=_DIGEST_BYTES).hexdigest()
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, values: dict[str, Any]) -> PrefixTask:
-        return cls(**values)
 
 
 def run_prefix(task: PrefixTask) -> pa.RecordBatch:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Final
 
 import pyarrow as pa
@@ -47,14 +47,6 @@ class SliceTask:
     @property
     def bytes(self) -> int:
         return sum(size for _, _, size in self.files)
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, values: dict[str, Any]) -> SliceTask:
-        lists = {name: tuple(map(tuple, values[name])) for name in ("files", "slices")}
-        return cls(**{**values, **lists})
 
 
 def run_slices(task: SliceTask) -> pa.RecordBatch:

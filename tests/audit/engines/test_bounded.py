@@ -15,7 +15,9 @@ import pytest
 
 from audit.earlier.carried import NOTHING
 from audit.engines.local import LocalEngine
+from audit.engines.pieces import packed
 from audit.engines.relate import LocalLog, collect
+from audit.engines.told import Told
 from audit.kinds.made import queues
 from audit.queues import explain
 from audit.reading.layout import Replica
@@ -23,8 +25,7 @@ from audit.reading.storage import parse_stores
 from audit.rows.parts import Folder, Spool
 from audit.rows.places import Places
 from audit.run import audit
-from audit.tables import LOG, RECORD, ScannedLog, View
-from tests import ROOT
+from audit.tables import LOG, RECORD, ScannedLog, Task, View
 from tests.audit.counted import check_counted, check_damage, lost_and_repeated, much_damaged
 from tests.audit.plants import make, run_local
 from tests.audit.stores import look, patch
@@ -96,17 +97,26 @@ def test_of_a_long_queue_the_breaks_are_collected(broken: bool) -> None:
 @pytest.mark.parametrize("broken", [False, True])
 def test_of_a_long_queue_spark_collects_the_breaks(broken: bool, engine: object) -> None:
     pytest.importorskip("pyspark")
-    from audit.engines.on_spark.records import WholeRows
     from audit.engines.spark import SparkEngine, SparkLog
 
     assert isinstance(engine, SparkEngine)
     count = 20_000
     rows = log_of(disorder(count) if broken else with_a_gap(count))
-    log = SparkLog(engine._session, WholeRows(engine._session.createDataFrame(rows)))
-    try:
-        check(log, count, broken=broken)
-    finally:
-        log.close()
+    cluster, third = engine._cluster, count // 3
+    raws = [packed(rows.slice(at, third)) for at in range(0, count, third)]
+
+    class Whole:
+        """What pieces do not tell, in four tasks."""
+
+        chunks, told, tasks = LOG.empty_table(), Told(None, LOG.empty_table), list[Task]()
+
+        def whole(self) -> Any:
+            return cluster.each(raws, 1 << 62)
+
+        def close(self) -> None:
+            pass
+
+    check(SparkLog(cluster, Whole()), count, broken=broken)  # type: ignore[arg-type]
 
 
 def test_the_report_counts_what_it_does_not_list(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -201,11 +211,3 @@ def test_faults_of_acknowledged_messages_come_in_small_tables(
     run_local(stores, ledger)
     assert sum(sizes) == 80
     assert max(sizes) <= 7
-
-
-def test_spark_looks_at_no_rows_anew_for_each_row() -> None:
-    """Where a frame ends with the last row, Spark aggregates the rest again for each row: the square of a
-    queue's length. The same frame from the other end is a running aggregate."""
-    sources = list((ROOT / "audit").rglob("*.py"))
-    assert any("Window.unboundedPreceding" in path.read_text() for path in sources)
-    assert not [path for path in sources if "unboundedFollowing" in path.read_text()]

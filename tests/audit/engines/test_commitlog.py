@@ -16,12 +16,11 @@ pytest.importorskip("pyspark")
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300), pytest.mark.filterwarnings("ignore")]
 
 
-@pytest.fixture
-def session(engine: Any) -> Any:
+@pytest.fixture(autouse=True)
+def registered(session: Any) -> None:
     from audit.engines.commitlog import register
 
-    register(engine._session)
-    return engine._session
+    register(session)
 
 
 @pytest.fixture

@@ -281,10 +281,9 @@ def test_what_a_stream_cannot_do_it_says(tmp_path: Path, options: dict[str, str]
 
 @pytest.mark.spark
 @pytest.mark.more
-def test_a_query_of_spark_goes_on_where_its_checkpoint_says(engine: Any, tmp_path: Path) -> None:
+def test_a_query_of_spark_goes_on_where_its_checkpoint_says(session: Any, tmp_path: Path) -> None:
     from audit.engines.commitlog import register
 
-    session = engine._session
     register(session)
     log = made(tmp_path)
 

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import os
-import re
 import subprocess
 import sys
 from collections.abc import Callable
 from functools import partial
-from operator import add
 from pathlib import Path
 from typing import Any, cast
 
@@ -21,12 +18,12 @@ from audit.compare import compare_digests
 from audit.engines.lines import ranges
 from audit.engines.local import LocalEngine
 from audit.findings import Finding
-from audit.ledgers.ledger import Ledger, read_ledger
+from audit.ledgers.ledger import Ledger
 from audit.reading.layout import load
 from audit.reading.log_ends import find_ends
 from audit.reading.storage import parse_stores
 from audit.run import Report, audit
-from audit.tables import Engine, Task, View
+from audit.tables import Engine, Task
 from model.ids import PhysicalOffset
 from store.files.checkpoint import FILE_BYTES, Checkpoint
 from tests import ROOT
@@ -312,42 +309,37 @@ def test_it_runs_on_a_machine_without_java_among_modules_of_our_names(tmp_path: 
     assert "CLEAN" in done.stdout
 
 
-def test_spark_counts_them_too_and_cuts_long_queues(
-    engine: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """One after the other, in stretches of the log that several tasks look at."""
+def test_spark_counts_them_too(engine: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from audit.engines import spark
-    from audit.engines.on_spark.session import LEAST, PARTITIONS
 
-    conf = cast(spark.SparkEngine, engine)._session.conf
-    least = int(conf.get(LEAST) or 0)
+    cluster = cast(spark.SparkEngine, engine)._cluster
+    least = cluster.partitions(1 << 20)
     monkeypatch.setattr("audit.engines.on_spark.session.TASK_ROWS", 20)
     monkeypatch.setattr("audit.rows.bounded.LISTED_MAX", 5)
-    monkeypatch.setattr("audit.engines.on_spark.runs.STRETCH_BYTES", 1500)
     monkeypatch.setattr(spark, "STREAMED_ROWS", 3)
     # As on a cluster: no line of the ledger goes through the driver.
-    monkeypatch.setattr("audit.engines.on_spark.ledger.reads_here", lambda session: False)
+    monkeypatch.setattr("audit.engines.on_spark.cluster.Cluster.reads_here", False)
     monkeypatch.setattr("audit.engines.on_spark.ledger.ranges", partial(ranges, size=1000))
     monkeypatch.setattr(Ledger, "table", None)
     stores, ledger = lost_and_repeated(tmp_path)
     report = run_with(cast(Engine, engine), stores, ledger)
     check_counted(report)
     rows = max(report.records, report.ledger_lines)
-    assert int(conf.get(PARTITIONS) or 0) == -(-rows // 20) > least, "so no task of a shuffle gets more"
+    assert cluster.partitions(1 << 20) == -(-rows // 20) > least, "so no task of a shuffle gets more"
     assert report.findings == run_local(stores, ledger).findings
 
 
-def test_what_a_task_is_sent_does_not_grow_with_the_number_of_tasks() -> None:
+def test_what_a_task_is_sent_does_not_grow_with_the_number_of_tasks(engine: Any) -> None:
+    """A job's function is sent with each of its tasks."""
     from pyspark import cloudpickle
 
-    from audit.engines.on_spark.source import LogSource
-
-    tasks = [Task(n, "store", "commitlog/0", 0, 9, 9, 0, 9).to_json() for n in range(1000)]
-    source = LogSource({"kind": "scan", "tasks": json.dumps(tasks)})
-    reader = source.reader(source.schema())
     dumps: Any = cloudpickle.dumps
-    assert len(dumps((source, reader))) < 2000
-    assert [part.value for part in reader.partitions()] == [json.loads(json.dumps(task)) for task in tasks]
+    few, many = (
+        engine._cluster.read("scan", [Task(n, "store", "0", 0, 9, 9, 0, 9) for n in range(count)], 1 << 62)
+        for count in (1, 1000)
+    )
+    assert len(dumps(few.func)) == len(dumps(many.func)) < 2000
+    assert (few.getNumPartitions(), many.getNumPartitions()) == (1, 1000)
 
 
 def test_spark_counts_damage_beyond_the_first(
@@ -361,26 +353,6 @@ def test_spark_counts_damage_beyond_the_first(
     report = audit(specs, cast(Engine, engine), ledger_path=str(ledger), unlisted=rest)
     check_damage(report, whole, rest)
     assert report.findings == run_local(stores, ledger).findings
-
-
-def test_a_plan_is_flat_and_no_task_gets_all_records_without_a_key(engine: Any, tmp_path: Path) -> None:
-    from pyspark.sql import functions as F
-
-    from audit.engines.spark import _flat
-
-    many = [F.lit(n) for n in range(1000)]
-    summed = engine._session.range(1).select(_flat(add, many, F.lit(0)).alias("n"))
-    assert summed.first()["n"] == sum(range(1000))
-    (tmp_path / "acked.jsonl").write_text(
-        json.dumps({"uniq_key": "K", "topic": "T", "queue_id": 0, "queue_offset": 0, "body_crc": 1})
-    )
-    log, ledger = engine.scan([]), read_ledger(str(tmp_path / "acked.jsonl"))
-    try:
-        plan = log._join(ledger, View(0, 0, ()))._jdf.queryExecution().optimizedPlan().toString()
-        assert re.search(r"NOT \(uniq_key#\d+ = \)", plan), plan
-    finally:
-        log.close()
-        ledger.close()
 
 
 def test_spark_compares_digests_where_they_are(engine: Any, tmp_path: Path) -> None:

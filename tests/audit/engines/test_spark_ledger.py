@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -31,10 +31,11 @@ def test_of_a_ledger_that_workers_do_not_see_the_lines_come_from_the_driver(
     engine: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is gone where they look, is another one there, or has grown since the driver read it."""
-    from audit.engines.on_spark import ledger as ledgers
-    from audit.engines.on_spark.source import load as load_of
+    from audit.engines.on_spark.cluster import Cluster
+    from audit.engines.on_spark.ledger import LINES, LedgerRows
+    from audit.engines.on_spark.spreading import tables
 
-    monkeypatch.setattr(ledgers, "reads_here", lambda session: False)
+    monkeypatch.setattr(Cluster, "reads_here", False)
     _, path = lost_and_repeated(tmp_path)
     rows = [json.loads(line) for line in path.read_text().splitlines()]
     more = [{"phys_offset": at * 100, "begun_ms": at / 7, "acked_ms": at + 0.5} for at in range(len(rows))]
@@ -42,7 +43,10 @@ def test_of_a_ledger_that_workers_do_not_see_the_lines_come_from_the_driver(
     lines = "".join(json.dumps(row | own) + "\n" for row, own in zip(rows, more, strict=True))
     path.write_text(lines)
     ledger = read_ledger(str(path))
-    load_lines = partial(load_of, engine._session, "lines")
+    read = engine._cluster.read
+
+    def load_lines(parts: list[dict[str, Any]]) -> Any:
+        return read(LINES, parts, 1 << 62)
 
     def gone(parts: list[dict[str, Any]]) -> Any:
         path.unlink()
@@ -71,19 +75,23 @@ def test_of_a_ledger_that_workers_do_not_see_the_lines_come_from_the_driver(
         return load_lines(parts)
 
     def rows_by(seen: Callable[[list[dict[str, Any]]], Any]) -> Any:
-        return ledgers.LedgerRows(engine._session, ledger, lambda kind, parts: seen(parts))
+        monkeypatch.setattr(Cluster, "read", lambda cluster, kind, parts, size: seen(parts))
+        return LedgerRows(engine._cluster, ledger)
+
+    def here(rows: Any) -> pa.Table:
+        return pa.concat_tables(tables(LINES, rows.lines().collect())).sort_by("line")
 
     try:
         for seen in (grown, other, renamed, untimed, moved, gone):
             rows = rows_by(seen)
-            assert rows.lines().toArrow().sort_by("line").equals(ledger.table())
+            assert here(rows).equals(ledger.table())
             assert rows.same(), "what the driver sent does not change"
             rows.close()
         path.write_text(lines)
         whole = ledger.table()
         monkeypatch.setattr(ledger, "table", lambda: pytest.fail("the driver sent lines that workers see"))
         rows = rows_by(load_lines)
-        assert rows.lines().toArrow().sort_by("line").equals(whole)
+        assert here(rows).equals(whole)
         rows.close()
     finally:
         ledger.close()
@@ -96,17 +104,20 @@ def test_a_ledger_that_is_cut_after_it_was_checked_ends_the_audit(
     nobody has, all was there."""
     from audit.engines.on_spark import ledger as ledgers
 
-    monkeypatch.setattr(ledgers, "reads_here", lambda session: False)
+    monkeypatch.setattr("audit.engines.on_spark.cluster.Cluster.reads_here", False)
+    cleaner = engine._cluster.context._jsc.sc().cleaner().get()
     stores, _, ledger = make(tmp_path)
     lost = json.dumps({"uniq_key": "lost", "topic": "T", "queue_id": 0, "queue_offset": 99, "body_crc": 1})
     whole = ledger.read_text()
     ledger.write_text(f"{whole}{lost}\n")
     seen, checked = ledgers._seen, list[Any]()
 
-    def seen_and_cut(rows: Any, told: Any) -> Any:
-        found = seen(rows, told)
+    def seen_and_cut(rows: Any, kind: str) -> Any:
+        found = seen(rows, kind)
         if not checked:
             rows.unpersist(blocking=True)
+            for shuffle in range(engine._cluster.context._jsc.sc().newShuffleId()):
+                cleaner.doCleanupShuffle(shuffle, True)
             ledger.write_text(f"{whole}{' ' * len(lost)}\n")
         checked.append(found)
         return found
@@ -114,7 +125,7 @@ def test_a_ledger_that_is_cut_after_it_was_checked_ends_the_audit(
     monkeypatch.setattr(ledgers, "_seen", seen_and_cut)
     with pytest.raises(EngineError, match="the ledger changed meanwhile"):
         run_spark(engine, stores, ledger)
-    assert [count for ((count, _),) in checked] == [81, 80]
+    assert [count for count, _ in checked] == [81, 80]
 
 
 def test_lines_that_a_session_passes_over_end_the_audit(

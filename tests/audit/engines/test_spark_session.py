@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,6 +12,8 @@ from tests.audit.plants import make, run_spark
 from tests.audit.stores import patch
 
 pytest.importorskip("pyspark")
+
+from audit.engines.on_spark.session import LEAST, PARTITIONS
 
 pytestmark = [
     pytest.mark.spark,
@@ -20,31 +23,49 @@ pytestmark = [
 ]
 
 
-def test_a_session_that_is_there_is_used_and_left_running(engine: object) -> None:
+def test_a_context_that_is_there_is_used_and_left_running(engine: object) -> None:
     from audit.engines.spark import SparkEngine
 
     assert isinstance(engine, SparkEngine)
+    context = engine._cluster.context
     other = SparkEngine("spark://nowhere:1", {"spark.executor.memory": "1t"})
-    assert other._session is engine._session
+    assert other._cluster.context is context
     other.close()
-    assert engine._session.range(3).count() == 3
+    assert context.parallelize(range(3)).count() == 3
+
+
+def test_a_session_that_is_there_says_how_to_shuffle(session: Any) -> None:
+    from audit.engines.spark import SparkEngine
+
+    before = session.conf.get(PARTITIONS)
+    other = SparkEngine("spark://nowhere:1")
+    least = session.conf.get(LEAST)
+    try:
+        session.conf.unset(LEAST)
+        session.conf.set(PARTITIONS, "7")
+        assert (other._cluster.partitions(1000), other._cluster.partitions(3)) == (7, 3)
+    finally:
+        session.conf.set(PARTITIONS, before)
+        session.conf.set(LEAST, least)
+        other.close()
+    assert session.range(3).count() == 3
 
 
 def test_audits_leave_nothing_in_the_programs_session(engine: object, tmp_path: Path) -> None:
     """Else a notebook that audits again and again runs out of the JVM's memory."""
-    from pyspark.sql import DataFrame
+    from pyspark import RDD
 
     from audit.engines.spark import SparkEngine
 
     assert isinstance(engine, SparkEngine)
-    context = engine._session.sparkContext
+    context = engine._cluster.context
     stores, _, ledger = make(tmp_path)
     patch(stores[1], 40, b"\xff")  # what is wrong is streamed to the driver
     for _ in range(2):
         assert run_spark(engine, stores, ledger).findings
-        kept = [one for one in gc.get_objects() if isinstance(one, DataFrame)]
-        assert len(kept) <= 3, f"{len(kept)} frames of the audit are left"
-        del kept
+        gc.collect()
+        kept = [one for one in gc.get_objects() if isinstance(one, RDD)]
+        assert not kept, f"{len(kept)} datasets of the audit are left"
     assert context._jsc.getPersistentRDDs().isEmpty()
     assert context._jsc.sc().dagScheduler().activeQueryToJobs().isEmpty(), "jobs that no query ends"
 
@@ -64,13 +85,13 @@ def test_audits_leave_nothing_in_the_programs_session(engine: object, tmp_path: 
 )
 def test_a_shuffle_of_few_rows_has_few_tasks(rows: int, wanted: int) -> None:
     """On a cluster a small group's audit spent most of its time in starting 64 of them a shuffle."""
-    from audit.engines.on_spark.session import LEAST, partitions, settings
+    from audit.engines.on_spark.session import partitions, settings
 
     assert partitions(int(settings("spark://one:7077", "log", {}, set())[LEAST]), rows) == wanted
 
 
 def test_what_the_user_sets_wins(tmp_path: Path) -> None:
-    from audit.engines.on_spark.session import LEAST, set_elsewhere, settings
+    from audit.engines.on_spark.session import set_elsewhere, settings
 
     (tmp_path / "spark-defaults.conf").write_text(
         "# spark.no.setting 1\nspark.ui.enabled   true\nspark.sql.session.timeZone=CET\n\nother 1\n"

@@ -86,6 +86,6 @@ def test_both_engines_name_what_nobody_sent(
     """On a cluster no row of the history goes through the driver."""
     expected = check(LocalEngine(), tmp_path / "b").findings
     if not here:
-        monkeypatch.setattr("audit.engines.on_spark.ledger.reads_here", lambda session: False)
+        monkeypatch.setattr("audit.engines.on_spark.cluster.Cluster.reads_here", False)
         monkeypatch.setattr(Ledger, "table", None)
     assert check(engine, tmp_path / "a").findings == expected

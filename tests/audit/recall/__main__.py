@@ -88,10 +88,9 @@ def groups(engine: str, only: Sequence[str]) -> Iterator[tuple[str, Bundle]]:
 
 def spark(master: str, conf: Sequence[str]) -> Engine:
     """One session for all groups; set for some hundred records."""
-    from audit.engines.on_spark.session import SMALL
     from audit.engines.spark import SparkEngine
 
-    made = SparkEngine(master, {**SMALL, **SPARK, **dict(pair.split("=", 1) for pair in conf)})
+    made = SparkEngine(master, {**SPARK, **dict(pair.split("=", 1) for pair in conf)})
     made.warm_up()
     return made
 

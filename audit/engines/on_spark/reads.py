@@ -1,0 +1,56 @@
+"""What does a worker read for a task? The plain functions that the local engine calls, too; nothing here
+needs Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Final, TypeAlias
+
+import pyarrow as pa
+
+from audit.engines.lines import read_ordered, read_sent
+from audit.engines.pieces import PIECES, packed, run_near, run_pieces
+from audit.ledgers.columns import LEDGER
+from audit.ledgers.history import SENT
+from audit.reading.derived.index_files import INDEX, run_index
+from audit.reading.derived.others import run_derived
+from audit.reading.derived.queue_prefix import PREFIX, run_prefix
+from audit.reading.derived.queue_slices import PROVED, run_slices
+from audit.tables import DIGEST, LOG, run_digests, run_scan
+
+SCHEMAS: Final = {
+    "digests": DIGEST,
+    "scan": LOG,
+    "near": LOG,
+    "pieces": PIECES,
+    "index": INDEX,
+    "derived": INDEX,
+    "prefixes": PREFIX,
+    "slices": PROVED,
+    "lines": LEDGER,
+    "sent": SENT,
+}
+"""What rows a kind of task has."""
+
+Rows: TypeAlias = pa.RecordBatch | Iterable[pa.RecordBatch | pa.Table]
+
+
+def read(kind: str, task: Any) -> Iterator[bytes]:
+    """The rows of a task, packed. Raises OSError, ConfigError of a ledger."""
+    found = _READ[kind](task)
+    for rows in [found] if isinstance(found, pa.RecordBatch) else found:
+        yield packed(rows if isinstance(rows, pa.Table) else pa.Table.from_batches([rows]))
+
+
+_READ: Final[dict[str, Callable[[Any], Rows]]] = {
+    "digests": run_digests,
+    "scan": run_scan,
+    "near": run_near,
+    "pieces": run_pieces,
+    "index": run_index,
+    "derived": run_derived,
+    "prefixes": run_prefix,
+    "slices": run_slices,
+    "lines": read_ordered,
+    "sent": read_sent,
+}

@@ -1,0 +1,144 @@
+"""The promise of Spark's engine: its findings are the local engine's, however rows are spread over tasks, and
+in whatever order they come. Without Spark, whose start takes longer than all of these."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+pytest.importorskip("pyspark")
+
+from audit.engines.local import LocalEngine
+from audit.engines.on_spark.digests import alike
+from audit.engines.queue_runs import QueueRuns
+from audit.tables import DIGEST, QUEUES, RUNS
+from tests.audit.border import PLACES, append, made
+from tests.audit.counted import lost_and_repeated, much_damaged
+from tests.audit.engines.here import Here
+from tests.audit.plants import (
+    PLANTS,
+    delayed,
+    delayed_across_retention,
+    make,
+    make_queued,
+    run_local,
+    run_with,
+    topic_created_again,
+)
+from tests.audit.recall.together import BUNDLES, LAWFUL, planted
+from tests.audit.stores import trio
+
+
+def check(seed: int, stores: list[Path], ledger: Path | None) -> None:
+    engine = Here(seed)
+    found = run_with(engine, stores, ledger).findings
+    assert found == run_local(stores, ledger).findings
+    assert engine.context.kept == 0, "what was kept is given back"
+
+
+@pytest.mark.parametrize("name", [*BUNDLES, *LAWFUL])
+def test_both_engines_find_the_same_of_each_kind_of_damage(name: str, tmp_path: Path) -> None:
+    group, _ = planted(tmp_path, (BUNDLES | LAWFUL)[name], 3, 1)
+    check(1, group.stores, group.ledger)
+
+
+@pytest.mark.parametrize("plant", PLANTS, ids=lambda plant: str(plant.name))
+def test_both_engines_find_the_same_of_small_logs(plant: Any, tmp_path: Path) -> None:
+    stores, writer, ledger = make(tmp_path)
+    plant.do(stores, writer)
+    check(2, stores, ledger)
+
+
+LOGS: dict[str, Callable[[Path], tuple[list[Path], Path | None]]] = {
+    "lost and repeated": lost_and_repeated,
+    "much damaged": much_damaged,
+    "queues": make_queued,
+    "a topic created again": lambda root: (topic_created_again(root, 5)[0], None),
+    "expired places": lambda root: (delayed_across_retention(root, (0,))[0], None),
+    "delayed": lambda root: ([delayed(root / "a", [-1, 1000, 1000, 1007, 1000, 5000])], None),
+    "the real broker's": lambda root: (trio("ha-81", "after", root), None),
+}
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("name", LOGS)
+def test_both_engines_find_the_same_however_the_rows_are_spread(
+    name: str, seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In pieces of some records, and stretches of some places."""
+    chance = random.Random(seed)
+    monkeypatch.setattr("audit.plan.CHUNK_BYTES_MIN", chance.choice((700, 4096)))
+    monkeypatch.setattr("audit.ledgers.ledger._PART_BYTES", chance.choice((300, 4 << 20)))
+    monkeypatch.setattr("audit.engines.on_spark.spreading.SLICE_ROWS", chance.choice((2, 8000)))
+    monkeypatch.setattr("audit.engines.on_spark.entries.STRETCH_ROWS", chance.choice((3, 200_000)))
+    monkeypatch.setattr("audit.engines.on_spark.entries.STRETCH_PLACES", chance.choice((7, 1_000_000)))
+    monkeypatch.setattr("audit.engines.on_spark.cluster.TABLES_AT_ONCE", chance.choice((1, 8)))
+    monkeypatch.setattr("audit.engines.on_spark.records.NEAR_BYTES_MIN", 0)
+    # So that pieces tell less, and records are asked.
+    monkeypatch.setattr("audit.engines.pieces.ROWS_MAX", chance.choice((0, 20_000)))
+    monkeypatch.setattr("audit.engines.pieces.TWICE_MAX", chance.choice((1, 10_000)))
+    monkeypatch.setattr("audit.engines.on_spark.records.TWICE_MAX", 1)
+    stores, ledger = LOGS[name](tmp_path)
+    check(seed, stores, ledger)
+
+
+def test_what_an_incremental_audit_trusts_is_the_same(tmp_path: Path) -> None:
+    """Behind the border a place is left out, and a message stands once more."""
+    found = []
+    for name in ("local", "here"):
+        engine = Here(4) if name == "here" else LocalEngine()
+        stores, writer = made(tmp_path / name)
+        state = tmp_path / f"{name}.json"
+        first = run_with(engine, stores, None, state)
+        append(stores, writer, PLACES + 2, "q1")
+        found.append((first.findings, run_with(engine, stores, None, state).findings))
+    assert found[0] == found[1]
+    assert {finding.kind for finding in found[0][1]} == {"queue_gap", "dup_message"}
+
+
+def test_ranges_that_touch_and_are_alike_are_one() -> None:
+    rows = [
+        {"replica": at, "start": n * 10, "end": n * 10 + 10, "digest": digest}
+        for n, digests in enumerate((b"aab", b"ccd", b"eee", b"fff"))
+        for at, digest in enumerate(bytes([one]) for one in digests)
+    ]
+    shuffled = random.Random(1).sample(rows, len(rows))
+    found = alike(pa.Table.from_pylist(shuffled, schema=DIGEST)).to_pylist()
+    assert [(row["start"], row["end"], row["replica"], row["digest"], row["ranges"]) for row in found] == [
+        *((0, 20, at, digest, 2) for at, digest in enumerate((b"a", b"a", b"b"))),
+        *((20, 40, at, b"e", 2) for at in range(3)),
+    ]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_runs_put_together_are_those_of_all_records(seed: int) -> None:
+    """Of which each part told the first and the last."""
+    chance = random.Random(seed)
+    count, most = 200, chance.choice((1, 3, 10))
+    place = [0]
+    for _ in range(count - 1):
+        place.append(place[-1] + chance.choice((1, 1, 1, 1, 2, 0, -3)))
+    columns = {
+        "topic": pa.repeat("T", count),
+        "queue_id": pa.array(np.zeros(count, np.int32)),
+        "offset": pa.array(np.arange(count) * 10),
+        "queue_offset": pa.array(np.array(place)),
+        "advance": pa.array(np.ones(count, np.int32)),
+        "uniq_key": pa.repeat("K", count),
+    }
+    records = pa.table(columns, schema=QUEUES)
+    whole = QueueRuns(QUEUES.empty_table(), most)
+    whole.take(records)
+    parts = QueueRuns(QUEUES.empty_table(), most)
+    cuts = sorted(chance.sample(range(1, count), 5))
+    for begin, end in zip([0, *cuts], [*cuts, count], strict=True):
+        own = QueueRuns(QUEUES.empty_table(), most + 1)
+        own.take(records.slice(begin, end - begin))
+        parts.take_runs(own.all().select(RUNS.names))
+    assert parts.broken(whole=True).equals(whole.broken(whole=True))
