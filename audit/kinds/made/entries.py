@@ -12,13 +12,14 @@ from typing import Any, Final
 
 from audit.findings import INFO, WARN, Finding
 from audit.kinds.facts import Facts
-from audit.reading.derived.queue_files import Queue, QueueFolder
+from audit.reading.derived.queue_files import Queue, QueueFile, QueueFolder
 from audit.reading.layout import ALL, Replica
 from audit.tables import Entered
 
 KINDS: Final = frozenset({"cq_wrong", "cq_missing", "cq_dangling"})
 NO_ENTRY: Final = "no entry"
 NO_QUEUE: Final = "no such queue"
+MULTIPLE: Final = "a name that is a multiple of "
 Place = tuple[str, int, int]
 Row = dict[str, Any]
 
@@ -86,19 +87,32 @@ def _ends(place: Place, told: Entered) -> bool:
 
 
 def sizes(facts: Facts, at: int, folder: QueueFolder) -> list[Finding]:
-    """Files of another size than the store's others: their brokers open none of these."""
+    """Files of another size than the store's others, or of a name that is no multiple of it: their brokers
+    open none of these. One file that was cut alone tells no size."""
     counts = Counter(file.size for file in folder.files)
     usual = max(counts, key=lambda size: (counts[size], size), default=0)
+    odd = {file for file in folder.files if usual and int(_name(file)) % usual}
+    if len(odd) > sum(1 for file in folder.files if file.size == usual and file not in odd):
+        odd = set()
     return [
         replace(
             facts.at("cq_wrong", WARN, at, -1, -1, topic=file.topic, queue_id=file.queue_id, records=1),
             segment=file.file,
-            expected=f"a file of {usual} bytes",
-            found=f"{file.size} bytes",
+            expected=f"{MULTIPLE}{usual}" if file in odd else f"a file of {usual} bytes",
+            found=_name(file) if file in odd else f"{file.size} bytes",
         )
         for file in folder.files
-        if file.size != usual
+        if file in odd or file.size != usual
     ]
+
+
+def is_misnamed_file(f: Finding) -> bool:
+    """Is it a file of a queue with which no broker starts, by its name?"""
+    return f.kind == "cq_wrong" and f.expected.startswith(MULTIPLE)
+
+
+def _name(file: QueueFile) -> str:
+    return file.file.rpartition("/")[2]
 
 
 def absent(

@@ -203,6 +203,16 @@ PUT_BACK_FIRST: Final = Advice(
 )
 
 
+def file_away(file: str) -> Advice:
+    """``file``: of a queue, below the store."""
+    return Advice(
+        Phase.STOPPED,
+        f"With its broker stopped, move the file {file} out of the store, and keep it: no broker of this "
+        "store made it, as the names of such files are multiples of their size, and none starts with it. "
+        "A repair leaves it.",
+    )
+
+
 def folder_away(folder: str) -> Advice:
     """``folder``: below the store."""
     return Advice(

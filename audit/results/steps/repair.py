@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 from audit.findings import ERROR, INFO, Finding
 from audit.kinds.files import is_behind
 from audit.kinds.logs.borders import around_of
+from audit.kinds.made.entries import is_misnamed_file
 from audit.reading.layout import CHECKPOINT, Replica
 from audit.reading.small.beside import EPOCHS
 from audit.results.blame.right import Right, is_repairable
@@ -147,7 +148,7 @@ class _Adviser:
             return -1
         strays = kept.is_misnamed(f) or f.kind == kept.MISPLACED
         holds = (strays and f.replica in self._bearers) or kept.is_misnamed(f)
-        return 0 if holds or self._is_of_moved_folder(f) else _rank(f)
+        return 0 if holds or is_misnamed_file(f) or self._is_of_moved_folder(f) else _rank(f)
 
     def _is_of_moved_folder(self, f: Finding) -> bool:
         return f.kind == "cq_dangling" and (f.replica, f.topic, f.queue_id) in self._moved_folders
@@ -213,6 +214,8 @@ class _Adviser:
 
     def _why_no_repair(self, f: Finding, own: Replica) -> Advice | None:
         """Of what a repair would mend else; None: it may."""
+        if is_misnamed_file(f):
+            return advice.file_away(f.segment)
         if f.replica in self._kept and f.kind in _BY_REPAIR | _BY_LOG:
             return kept.kept_words(f, own, of_bytes=f.kind in _BY_REPAIR)
         if f.kind in _BY_LOG and f.replica in self._cut_first:

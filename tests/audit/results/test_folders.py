@@ -7,11 +7,14 @@ import json
 import shutil
 from pathlib import Path
 
+import pytest
+
 from audit.kinds.made.entries import NO_QUEUE
 from audit.results.steps.repair import Step, steps
 from model.config import StoreConfig
 from runtime.os_env import OsDisk
 from store.offline.repair import repair
+from store.offline.verify import verify
 from tests.audit.plants import make_queued, run_local
 from tests.audit.stores import LogWriter, copies
 
@@ -49,6 +52,28 @@ def test_a_queue_with_entries_of_its_own_is_moved_nowhere(tmp_path: Path) -> Non
     assert sum(f.records for f in report.findings if f.kind == "cq_dangling") == 5
     told = steps(report.findings, report.replicas)
     assert [step.why for step in told if "move the folder" in step.why] == []
+
+
+@pytest.mark.parametrize("begin", [407, 1000 + 20, 1 << 40 | 1])
+@pytest.mark.parametrize("filled", [False, True])
+def test_a_queue_file_whose_name_is_no_multiple_of_its_size_is_moved_away(
+    begin: int, filled: bool, tmp_path: Path
+) -> None:
+    """No broker starts with it, whatever it holds, and no repair takes it out."""
+    stores, ledger = make_queued(tmp_path, 3)
+    queue = stores[0] / "consumequeue" / "T" / "1"
+    odd = queue / f"{begin:020d}"
+    odd.write_bytes((queue / f"{0:020d}").read_bytes() if filled else bytes(200))
+    path = odd.relative_to(stores[0]).as_posix()
+    report = run_local(stores, ledger)
+    assert report.verdict == "warnings"
+    assert [f.replica for f in report.findings if (f.kind, f.segment) == ("cq_wrong", path)] == ["r0"]
+    told = steps(report.findings, report.replicas)
+    assert f"move the file {path} out of the store" in told[0].why
+    assert (told[0].command, filled or len(told) == 1) == ("", True)
+    assert path in {row["file"] for row in verify(OsDisk(), str(stores[0]))["damage"]}
+    odd.rename(tmp_path / "aside")
+    assert run_local(stores, ledger).findings == []
 
 
 def test_where_no_queue_file_is_left_the_step_asks_for_their_size(tmp_path: Path) -> None:
