@@ -102,7 +102,7 @@ class Head(NamedTuple):
 
 
 def heads(storage: Storage) -> list[Head]:
-    """Of every file of a store, oldest first."""
+    """Of every file of a store, by name."""
     found = []
     for name in names_in(storage, "index"):
         if len(name) == _NAME_CHARS and name.isdigit():
@@ -355,10 +355,23 @@ def _is_blank(storage: Storage, file: str, size: int) -> bool:
 
 
 def shapes(storage: Storage, log: Log) -> list[tuple[Head, int]]:
-    """Each file of a store and its slots, 0 where that cannot be told."""
-    return [
-        (head, slots_of(storage, head, hashes_at(storage, log, head.begin_offset))) for head in heads(storage)
-    ]
+    """Each file of a store and its slots, 0 where that cannot be told: in the order of what they hold.
+
+    A name is local time: an hour comes twice in autumn, and clocks are set back. A file whose first entry and
+    header do not both tell where it begins stays behind the one before it by name."""
+    found: list[tuple[int, Head, int]] = []
+    begin = -1
+    for head in heads(storage):
+        slots = slots_of(storage, head, hashes_at(storage, log, head.begin_offset))
+        if slots and _first_offset(storage, head, slots) == head.begin_offset:
+            begin = head.begin_offset
+        found.append((begin, head, slots))
+    return [(head, slots) for _, head, slots in sorted(found, key=lambda row: row[0])]
+
+
+def _first_offset(storage: Storage, head: Head, slots: int) -> int:
+    raw = storage.read(head.file, HEADER_BYTES + 4 * slots + ENTRY_BYTES + 4, 8)
+    return int.from_bytes(raw, signed=True) if len(raw) == 8 else -1
 
 
 def hashes_of(record: Record, words: Words) -> frozenset[int]:

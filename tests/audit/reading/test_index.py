@@ -13,9 +13,12 @@ from audit.findings import Finding
 from audit.reading.small.beside import look_beside
 from audit.reading.storage import parse_stores
 from audit.run import audit
+from model.config import StoreConfig
 from model.ids import PhysicalOffset
+from runtime.os_env import OsDisk
 from store.files.checkpoint import FILE_BYTES, Checkpoint
-from tests.audit.plants import run_local
+from store.offline.repair import repair
+from tests.audit.plants import make_queued, run_local
 from tests.audit.stores import copies, unpack
 
 SLOTS = 500
@@ -284,3 +287,49 @@ def test_what_was_durable_by_the_checkpoint_is_missed_of_a_running_broker_too(tm
     assert rows(run_local(stores, None).findings) == set()
     _noted(stores[0], end)
     assert rows(run_local(stores, None).findings) == {("index_missing", "warn", "r0", f"index/{path.name}")}
+
+
+@pytest.mark.parametrize("count", [1, 3])
+@pytest.mark.parametrize("clean", [True, False])
+def test_index_files_may_be_named_in_another_order_than_they_were_made(
+    clean: bool, count: int, tmp_path: Path
+) -> None:
+    """Names are local time, and of the hour that comes twice the later half is named like the first."""
+    stores = _in_files(tmp_path, count)
+    if not clean:
+        (stores[0] / "abort").touch()
+    made = sorted((stores[0] / "index").iterdir())
+    for shift in range(1, len(made)):
+        _renamed(made, shift)
+        assert run_local(stores, None).findings == []
+        _renamed(made, -shift)
+
+
+def test_of_index_files_in_another_order_each_is_still_looked_at(tmp_path: Path) -> None:
+    stores = _in_files(tmp_path, 1)
+    made = sorted((stores[0] / "index").iterdir())
+    _renamed(made, 2)
+    for path in made[1:-1]:
+        raw = path.read_bytes()
+        path.unlink()
+        found = rows(run_local(stores, None).findings)
+        assert {kind for kind, *_ in found} == {"index_missing"}
+        path.write_bytes(raw)
+    change(made[1], 23)
+    assert "index_wrong" in {kind for kind, *_ in rows(run_local(stores, None).findings)}
+
+
+def _in_files(tmp_path: Path, count: int) -> list[Path]:
+    stores, _ = make_queued(tmp_path, count)
+    config = StoreConfig(index_slots=16, index_entries=20)
+    for store in stores:
+        assert repair(OsDisk(), str(store), [], config=config).indexed
+        assert len(list((store / "index").iterdir())) >= 4
+    return stores
+
+
+def _renamed(made: list[Path], by: int) -> None:
+    """Each file gets the name of one further on."""
+    held = [path.read_bytes() for path in made]
+    for number, raw in enumerate(held):
+        made[(number + by) % len(made)].write_bytes(raw)
