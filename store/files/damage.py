@@ -21,8 +21,8 @@ from __future__ import annotations
 import json
 import logging
 import struct
-from bisect import bisect_right
-from collections.abc import Callable, Iterable
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
@@ -99,9 +99,11 @@ class DamagedRange:
     bytes_crc: int | None = None
 
     def were_replaced(self, data: bytes) -> bool:
-        """Are ``data``, the bytes there, others than those doubted? They are to be compared anew."""
+        """Are ``data``, the bytes there, others than those doubted? They are to be compared anew. Of several
+        records nothing tells whether all were replaced."""
         doubted = self.kind == "bytes_differ" and self.bytes_crc is not None
-        return doubted and len(data) == self.until - self.begin and crc32(data) != self.bytes_crc
+        is_one = len(data) == self.until - self.begin == int.from_bytes(data[:4], "big")
+        return doubted and is_one and crc32(data) != self.bytes_crc
 
     def lost_from(self, offset: int) -> list[Dispatch]:
         """The lost records at or behind ``offset``: a range that grew may begin before it."""
@@ -156,7 +158,7 @@ class DamageLedger:
         they are one)."""
         ranges = list(self.ranges)
         for item in found:
-            ranges = _with(ranges, item)
+            _add(ranges, item)
         if ranges != self.ranges:
             self._store(ranges)
             for item in ranges:
@@ -170,9 +172,16 @@ class DamageLedger:
         intervals = sorted(damaged)
         self._store([part for item in self.ranges for part in _narrowed(item, intervals)])
 
-    def clear(self, gone: DamagedRange) -> None:
-        """``gone`` is whole again."""
-        self._store([item for item in self.ranges if item.begin != gone.begin])
+    def clear(self, gone: Iterable[DamagedRange]) -> None:
+        """All of ``gone`` are whole again. The file is written once for them, as it may hold thousands."""
+        begins = {item.begin for item in gone}
+        self._store([item for item in self.ranges if item.begin not in begins])
+
+    def doubt_as_written(self, crcs: Mapping[int, int | None]) -> None:
+        """The doubted records that begin at these offsets get other bytes, and stay doubted; the CRC-32 of
+        the bytes, or None while they are being written."""
+        of = {item.begin for item in self.ranges if item.kind == "bytes_differ"} & crcs.keys()
+        self._store([replace(x, bytes_crc=crcs[x.begin]) if x.begin in of else x for x in self.ranges])
 
     def truncate(self, offset: int) -> None:
         """The log ends at ``offset`` now."""
@@ -216,9 +225,12 @@ class DamageLedger:
         self.ranges = ranges
 
 
-def _with(ranges: list[DamagedRange], item: DamagedRange) -> list[DamagedRange]:
-    """``ranges`` and ``item``, as one with those it overlaps: they were found first, and say what it is."""
-    near = [other for other in ranges if other.begin < item.until and item.begin < other.until]
+def _add(ranges: list[DamagedRange], item: DamagedRange) -> None:
+    """Put ``item`` into ``ranges``, as one with those it overlaps: they were found first, and say what it
+    is."""
+    place = bisect_right(ranges, item.begin, key=lambda other: other.until)
+    stop = max(bisect_left(ranges, item.until, key=lambda other: other.begin), place)
+    near = ranges[place:stop]
     first = near[0] if near else item
     lost = {one.offset: one for other in (item, *near) for one in other.lost}
     merged = DamagedRange(
@@ -228,8 +240,7 @@ def _with(ranges: list[DamagedRange], item: DamagedRange) -> list[DamagedRange]:
         first.found_ms,
         tuple(lost[offset] for offset in sorted(lost)),
     )
-    merged = replace(merged, bytes_crc=_bytes_crc(merged, (item, *near)))
-    return sorted([*(other for other in ranges if other not in near), merged], key=lambda other: other.begin)
+    ranges[place:stop] = [replace(merged, bytes_crc=_bytes_crc(merged, (item, *near)))]
 
 
 def _bytes_crc(merged: DamagedRange, parts: Iterable[DamagedRange]) -> int | None:

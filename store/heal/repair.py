@@ -183,7 +183,7 @@ class Repairer:
         if generation != self._log.generation or item not in self._damage.ranges:
             return 0  # the log was cut meanwhile: there is nothing to be whole
         found = self._parse(inner, item.begin)
-        self._damage.clear(item)
+        self._damage.clear([item])
         self._enter([one for one in found if one.offset + one.size <= self._dispatcher.dispatched])
         self.repaired += 1
         log.warning("repaired [%d, %d): %d records are back", item.begin, item.until, len(found))

@@ -10,6 +10,7 @@ that nobody can mend is written into the ledger, so that the broker knows of it.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -120,14 +121,25 @@ def _others(disk: Disk, root: str, peers: Sequence[str]) -> list[str]:
     return list(found.values())[1:]
 
 
+def _within(ranges: Iterable[DamagedRange], mended: list[DamagedRange]) -> Iterator[DamagedRange]:
+    """Those that lie in one of ``mended``, which do not overlap."""
+    spans = sorted((item.begin, item.until) for item in mended)
+    for item in ranges:
+        place = bisect_right(spans, item.begin, key=lambda span: span[0]) - 1
+        if place >= 0 and item.until <= spans[place][1]:
+            yield item
+
+
 def _lies_in(item: DamagedRange, spans: Iterable[Span]) -> bool:
     """Does a part of it?"""
     return any(begin < item.until and item.begin < until for begin, until in spans)
 
 
 def _was_replaced(store: StoreDirectory, item: DamagedRange) -> bool:
-    """``verify`` finds nothing there, but it does not look behind the log's end."""
-    return store.is_sound(item.begin) and item.were_replaced(store.log_bytes(item.begin, item.until))
+    try:
+        return item.were_replaced(store.log_bytes(item.begin, item.until)) and store.is_sound(item.begin)
+    except DiskError:  # unreadable
+        return False
 
 
 class _Repair:
@@ -147,12 +159,15 @@ class _Repair:
         self._whys: dict[tuple[int, int], str] = {}  # of damage of the log, why no replica mended it
         self._reach = 0  # the log goes on up to there, as replicas show
         self._alone: list[Span] = []  # of the log, where no replica was compared
+        self._replaced: set[int] = set()  # doubted records that were replaced before: where they begin
 
     def run(self, cut_tail: bool, progress: verify.Progress | None) -> Outcome:
         outcome = Outcome()
         before: list[Row] | None = None
         with StoreDirectory(self._disk, self._root, lenient=True) as store:
             self._told = size_of(self._disk, store, self._peers, self._configured)
+            doubted = self._ledger().ranges
+            self._replaced = {item.begin for item in doubted if _was_replaced(store, item)}
         for _ in range(ROUNDS_MAX):
             outcome.left = self._compare(outcome)
             size = self._told.size if self._told.sure else 0
@@ -179,14 +194,18 @@ class _Repair:
         """All was looked at, and ``left`` is damaged: what else the ledger of damage names was mended by hand
         since. Of what differs from replicas only they can tell, where they were compared, unless
         it was replaced."""
+        ledger, gone = self._ledger(), []
+        named = [(row["physicalOffset"], row.get("until", row["physicalOffset"] + 1)) for row in left]
+        for item in ledger.ranges:
+            untold = item.kind == "bytes_differ" and (not self._peers or _lies_in(item, self._alone))
+            if not _lies_in(item, named) and not (untold and item.begin not in self._replaced):
+                gone.append(item)
+        ledger.clear(gone)
+
+    def _ledger(self) -> DamageLedger:
         ledger = DamageLedger(self._disk, self._root)
         ledger.load()
-        named = [(row["physicalOffset"], row.get("until", row["physicalOffset"] + 1)) for row in left]
-        with StoreDirectory(self._disk, self._root, lenient=True) as store:
-            for item in list(ledger.ranges):
-                untold = item.kind == "bytes_differ" and (not self._peers or _lies_in(item, self._alone))
-                if not _lies_in(item, named) and not (untold and not _was_replaced(store, item)):
-                    ledger.clear(item)
+        return ledger
 
     def _reaches_on(self, end: int) -> bool:
         """Is what looks like the log's end a hole? An older checkpoint than the log's, or one that is gone,
@@ -248,7 +267,10 @@ class _Repair:
             if "file_unreadable" in kinds:
                 return  # what is made of the log waits until all of it can be read
             if any(map(is_of_queues, damage)):
-                mended = mend_queues(self._disk, store, self._told, self._parser, damage, end)
+                ledger = self._ledger()
+                mended = mend_queues(
+                    self._disk, store, self._told, self._parser, damage, end, ledger.doubt_as_written
+                )
                 outcome.entries += mended.entries
                 outcome.resized += mended.files
                 for item in mended.records:
@@ -269,8 +291,7 @@ class _Repair:
         outcome: Outcome,
     ) -> None:
         """Put a replica's bytes in the place of damaged ones; note what none of them has."""
-        ledger = DamageLedger(self._disk, self._root)
-        ledger.load()
+        ledger = self._ledger()
         places = [d for d in damage if d["file"].isdigit() and d["kind"] != "missing_segment"]
         places = [d for d in places if d["physicalOffset"] < d["until"]]
         ends = [int(d["physicalOffset"]) for d in (*places, *filter(None, [outcome.tail]))]
@@ -278,14 +299,17 @@ class _Repair:
         if len(damage) < verify.DAMAGE_MAX:  # all there is
             ledger.narrow((item.begin, item.until) for item in items)
         left: list[DamagedRange] = []
-        for item in sorted(items, key=lambda d: d.begin):
-            if not self._mended(store, segments, item, ends, ledger, outcome):
-                left.append(item)
         lost: list[DamagedRange] = []
+        mended: list[DamagedRange] = []
+        for item in sorted(items, key=lambda d: d.begin):
+            (mended if self._mended(store, segments, item, ends, outcome) else left).append(item)
         for row in _touching(left, segments):
             whole = DamagedRange(row[0].begin, row[-1].until, row[0].kind, self._now_ms)
-            if len(row) == 1 or not self._mended(store, segments, whole, ends, ledger, outcome):
+            if len(row) > 1 and self._mended(store, segments, whole, ends, outcome):
+                mended.append(whole)
+            else:
                 lost += row
+        ledger.clear(_within(ledger.ranges, mended))
         ledger.note(lost)
 
     def _mended(
@@ -294,7 +318,6 @@ class _Repair:
         segments: list[SegmentInfo],
         item: DamagedRange,
         ends: list[int],
-        ledger: DamageLedger,
         outcome: Outcome,
     ) -> bool:
         limit = min((at for at in ends if at >= item.until), default=1 << 63)
@@ -304,8 +327,6 @@ class _Repair:
             return False
         row = {"kind": item.kind, "physicalOffset": item.begin, "until": item.until}
         outcome.repaired.append(row | {"from": source})
-        for known in [r for r in ledger.ranges if item.begin <= r.begin and r.until <= item.until]:
-            ledger.clear(known)
         return True
 
     def _sync(self) -> None:

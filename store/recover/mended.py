@@ -25,11 +25,11 @@ def forget_mended(commit_log: CommitLog, damage: DamageLedger) -> None:
     """Take ranges off the ledger whose bytes are whole. What differs from replicas (``bytes_differ``) is
     whole by its CRC, and yet another record than its queue has there: that goes when other bytes were put
     in its place, which are compared anew."""
-    left = LOOKED_BYTES_MAX
-    for item in list(damage.ranges):
+    left, gone = LOOKED_BYTES_MAX, []
+    for item in damage.ranges:
         if item.kind == "bytes_differ":
             if _was_replaced(commit_log, item):
-                damage.clear(item)
+                gone.append(item)
             continue
         mended = _is_whole(commit_log, item.begin, item.until)
         for back in LOOK_BACK_BYTES if not mended else ():
@@ -42,7 +42,8 @@ def forget_mended(commit_log: CommitLog, damage: DamageLedger) -> None:
                 mended = _is_whole(commit_log, border, item.until)
                 break
         if mended:
-            damage.clear(item)
+            gone.append(item)
+    damage.clear(gone)
 
 
 def _was_replaced(commit_log: CommitLog, item: DamagedRange) -> bool:

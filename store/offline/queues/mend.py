@@ -6,9 +6,10 @@ broker opens, and the entries become right that are there; what lacks is made la
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
+from zlib import crc32
 
 from model.message import SCHEDULE_TOPIC
 from runtime.env import Disk
@@ -31,6 +32,8 @@ from store.offline.rebuild import (
 from store.offline.written import Written
 
 Row = dict[str, Any]
+Wrote = Callable[[Mapping[int, int | None]], None]
+"""Hears where the records begin whose places are about to be written, with None, then the CRC-32 of each."""
 
 
 def is_of_queues(place: Row) -> bool:
@@ -49,18 +52,22 @@ class Mended:
 
 
 def mend_queues(
-    disk: Disk, store: StoreDirectory, told: Told, parser: DispatchParser, damage: Iterable[Row], end: int
+    disk: Disk,
+    store: StoreDirectory,
+    told: Told,
+    parser: DispatchParser,
+    damage: Iterable[Row],
+    end: int,
+    wrote: Wrote,
 ) -> Mended:
     """``told``: how large a file is; ``damage``: what ``verify`` found, and ``end``: where the log ends.
     What lies behind that is nobody's. Raises DiskError, OSError."""
     files = Written(disk)
     try:
         records, unsure = misplaced(store, parser, told.size, end)
-        for item in records:  # before any entry is made for a place that is not its own
-            segment = store.segment_at(item.offset)
-            if segment is not None:
-                write_place(files.open(segment.path), item.offset - segment.start, item)
-        files.sync()
+        _write_places(
+            store, records, files, wrote
+        )  # before any entry is made for a place that is not its own
         drop_unbelieved(disk, store, end)
         resized = resize_files(disk, store, told)
         gone = resized.short
@@ -80,6 +87,16 @@ def mend_queues(
         return Mended(made, resized.done + len(resized.short), records)
     finally:
         files.sync()
+
+
+def _write_places(store: StoreDirectory, records: list[Misplaced], files: Written, wrote: Wrote) -> None:
+    wrote(dict.fromkeys(item.offset for item in records))  # a crash may come between
+    for item in records:
+        segment = store.segment_at(item.offset)
+        if segment is not None:
+            write_place(files.open(segment.path), item.offset - segment.start, item)
+    files.sync()
+    wrote({item.offset: crc32(store.log_bytes(item.offset, item.offset + item.size)) for item in records})
 
 
 def _mend_entries(

@@ -106,7 +106,7 @@ def test_a_link_waits_at_damage_another_slave_can_mend_and_passes_on_what_nobody
     ):
         link.next, group.others_end = PhysicalOffset(self_at), others_end
         assert link.whole_until(PhysicalOffset(900)) == until
-    damage.clear(damage.ranges[0])
+    damage.clear(damage.ranges[:1])
     link.next = PhysicalOffset(0)
     assert link.whole_until(PhysicalOffset(900)) == 900
 

@@ -7,6 +7,8 @@ from typing import Any
 from zlib import crc32
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from model.ids import PhysicalOffset, QueueOffset
 from runtime.os_env import OsDisk, OsEnv
@@ -215,7 +217,7 @@ def test_the_ledger_is_durable_merges_follows_cuts_and_survives_its_own_rot() ->
     again.truncate(450)
     assert [(r.begin, r.until) for r in again.ranges] == [(100, 300), (400, 450)]
     again.drop_below(300)
-    again.clear(again.ranges[0])
+    again.clear(again.ranges[:1])
     assert again.ranges == []
 
 
@@ -223,7 +225,7 @@ def test_what_is_doubted_is_known_again_and_by_what_is_noted_last() -> None:
     disk = FaultyDisk()
     disk.makedirs("/store")
     ledger = DamageLedger(disk, "/store")
-    doubted, other = b"doubted", b"another"
+    doubted, other = b"\0\0\0\7old", b"\0\0\0\7new"
     ledger.note([DamagedRange(100, 107, "bytes_differ")])
     assert not ledger.ranges[0].were_replaced(other), "an older note does not say"
     for noted in (other, doubted):
@@ -237,8 +239,37 @@ def test_what_is_doubted_is_known_again_and_by_what_is_noted_last() -> None:
         False,
         False,
     ]
+    again.doubt_as_written({100: None, 7: 7})
+    assert [r.bytes_crc for r in again.ranges] == [None]
+    again.doubt_as_written({100: crc32(other)})
+    assert [again.ranges[0].were_replaced(data) for data in (doubted, other)] == [True, False]
     again.note([DamagedRange(104, 120, "bytes_differ", bytes_crc=1)])
     assert [(r.begin, r.until, r.bytes_crc) for r in again.ranges] == [(100, 120, None)]
+
+
+def test_of_several_records_nothing_tells_whether_all_that_were_doubted_were_replaced() -> None:
+    two = b"\0\0\0\7one\0\0\0\7two"
+    item = DamagedRange(100, 100 + len(two), "bytes_differ", bytes_crc=crc32(two))
+    assert not item.were_replaced(two.replace(b"one", b"new"))
+
+
+RANGES = st.lists(st.tuples(st.integers(0, 60), st.integers(1, 12), st.sampled_from("xyz")), max_size=30)
+
+
+@given(RANGES)
+def test_what_is_noted_is_one_with_all_that_it_overlaps(noted: list[tuple[int, int, str]]) -> None:
+    disk = FaultyDisk()
+    disk.makedirs("/store")
+    ledger = DamageLedger(disk, "/store")
+    kept: list[tuple[int, int, str]] = []
+    for begin, size, kind in noted:
+        ledger.note([DamagedRange(begin, begin + size, kind)])
+        near = sorted(one for one in kept if one[0] < begin + size and begin < one[1])
+        merged = [*near, (begin, begin + size, kind)]
+        kept = [one for one in kept if one not in near]
+        kept.append((min(one[0] for one in merged), max(one[1] for one in merged), merged[0][2]))
+    ledger.check_invariants()
+    assert [(r.begin, r.until, r.kind) for r in ledger.ranges] == sorted(kept)
 
 
 def test_a_bit_that_flips_in_the_ledger_is_turned_back_and_more_make_it_none() -> None:

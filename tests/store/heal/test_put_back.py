@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import pairwise
+from zlib import crc32
 
 import pytest
 
@@ -90,8 +92,8 @@ def _doubted(disk: FaultyDisk, at: int) -> None:
     asyncio.run(run())
 
 
-STORE_TIME, BODY = 63, 90
-"""Bytes of a record: no CRC covers the first."""
+QUEUE_OFFSET, STORE_TIME, BODY = 26, 63, 90
+"""Bytes of a record: no CRC covers the first two."""
 
 
 def _flip(disk: FaultyDisk, at: int) -> None:
@@ -130,6 +132,94 @@ def test_a_note_of_what_replicas_have_otherwise_stays_where_its_bytes_are_damage
     asyncio.run(run())
     assert repair(disk, "/store", [], config=config()).left
     assert _noted(disk) == [(places[20], places[21])]
+
+
+def test_a_note_over_two_records_stays_when_one_of_them_is_put_back() -> None:
+    disk, places = _written()
+    data = disk.nodes[f"/store/commitlog/{0:020}"].cache[places[2] : places[4]]
+    ledger = DamageLedger(disk, "/store")
+    ledger.note([DamagedRange(places[2], places[4], "bytes_differ", bytes_crc=crc32(data))])
+    _flip(disk, places[2] + STORE_TIME)
+    assert repair(disk, "/store", [], config=config()).left == []
+    assert _noted(disk) == [(places[2], places[4])]
+
+    async def run() -> None:
+        async with opened(FaultyEnv(disk)) as store:
+            assert [item.begin for item in store.damage.ranges] == [places[2]]
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("replaced", [True, False])
+def test_a_record_that_the_repair_gave_its_place_stays_doubted(replaced: bool) -> None:
+    """Nobody put other bytes there, and of what is doubted the queue tells the place alone."""
+    disk, places = _written()
+    _flip(disk, places[20] + QUEUE_OFFSET)
+    _doubted(disk, places[20])
+    if replaced:
+        _flip(disk, places[20] + STORE_TIME)
+    outcome = repair(disk, "/store", [], config=config())
+    assert ([row["physicalOffset"] for row in outcome.repaired], outcome.left) == ([places[20]], [])
+    for _ in range(2):
+        assert _noted(disk) == ([] if replaced else [(places[20], places[21])])
+        assert repair(disk, "/store", [], config=config()).repaired == []
+
+    async def run() -> None:
+        async with opened(FaultyEnv(disk)) as store:
+            assert [item.begin for item in store.damage.ranges] == ([] if replaced else [places[20]])
+
+    asyncio.run(run())
+
+
+def _writes_of_notes(disk: FaultyDisk, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Hears each time that the file of notes is written."""
+    heard: list[str] = []
+    replace = disk.replace
+
+    def heard_replace(source: str, target: str) -> None:
+        if target.endswith("/damagedRanges"):
+            heard.append(target)
+        replace(source, target)
+
+    monkeypatch.setattr(disk, "replace", heard_replace)
+    return heard
+
+
+@pytest.mark.parametrize("kind", ["crc_mismatch", "bytes_differ"])
+@pytest.mark.parametrize("repaired", [True, False])
+def test_however_many_are_whole_the_notes_are_written_once(
+    monkeypatch: pytest.MonkeyPatch, kind: str, repaired: bool
+) -> None:
+    disk, places = _written()
+    ledger = DamageLedger(disk, "/store")
+    pairs = list(pairwise(places))[:-1:2]
+    ledger.note(
+        [DamagedRange(*pair, kind, bytes_crc=1 if kind == "bytes_differ" else None) for pair in pairs]
+    )
+    writes = _writes_of_notes(disk, monkeypatch)
+    if repaired:
+        repair(disk, "/store", [], config=config())
+
+    async def run() -> None:
+        async with opened(FaultyEnv(disk)) as store:
+            assert store.damage.ranges == []
+
+    asyncio.run(run())
+    assert (_noted(disk), len(writes)) == ([], 1)
+
+
+def test_however_many_a_replica_mends_the_notes_are_written_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    disk, places = _written()
+    disk.makedirs("/other/commitlog")
+    disk.nodes |= {p.replace("/store", "/other", 1): n.copy() for p, n in disk.nodes.items()}
+    for at in places[3:30:3]:
+        _flip(disk, at + BODY)
+    ledger = DamageLedger(disk, "/store")
+    ledger.note([DamagedRange(*pair, "crc_mismatch") for pair in pairwise(places)][3:30:3])
+    writes = _writes_of_notes(disk, monkeypatch)
+    outcome = repair(disk, "/store", ["/other"], config=config())
+    assert (outcome.left, len(outcome.repaired)) == ([], 9)
+    assert (_noted(disk), len(writes)) == ([], 1)
 
 
 def test_a_repair_keeps_what_it_could_not_mend() -> None:
