@@ -13,7 +13,8 @@ from typing import Any, Final
 from audit.findings import INFO, WARN, Finding
 from audit.kinds.facts import Facts
 from audit.reading.derived.queue_files import Queue, QueueFile, QueueFolder
-from audit.reading.layout import ALL, Replica
+from audit.reading.layout import ALL, Replica, record_at
+from audit.reading.records.record import parse
 from audit.tables import Entered
 
 KINDS: Final = frozenset({"cq_wrong", "cq_missing", "cq_dangling"})
@@ -220,11 +221,24 @@ def _left_over(replica: Replica, entry: Row) -> bool:
     return len(replica.epochs) > 1 and int(entry["entry_offset"]) >= replica.epochs[1][1]
 
 
+def _names_a_record(replica: Replica, entry: Row) -> bool:
+    """Does it name a sound record of the log, size and all?"""
+    begin, size = int(entry["entry_offset"]), int(entry["entry_size"])
+    if size <= 0 or not replica.covers(begin, begin + size):
+        return False
+    try:
+        data = record_at(replica, begin)
+    except OSError:
+        return False
+    return len(data) == size and parse(data, 0, begin, begin + size).record is not None
+
+
 def _dangling(facts: Facts, at: int, entry: Row, *, at_end: bool) -> Finding:
     """RocketMQ leaves the entries of a log that it cut short, in the files behind the ends of
-    their queues: information only."""
-    begin = int(entry["entry_offset"])
-    left_over = at_end and _left_over(facts.replicas[at], entry)
+    their queues: information only, though another record of their size may stand there now. keelmq leaves
+    none of those."""
+    begin, own = int(entry["entry_offset"]), facts.replicas[at]
+    left_over = at_end and _left_over(own, entry) and not (own.sealed and _names_a_record(own, entry))
     return facts.at(
         "cq_dangling",
         INFO if left_over else WARN,

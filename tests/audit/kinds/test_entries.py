@@ -13,9 +13,13 @@ import pytest
 
 from audit.findings import Finding
 from audit.reading.storage import parse_stores
+from audit.results.steps.repair import steps
 from audit.run import audit
 from audit.tables import Engine
 from model.message import java_hash
+from runtime.os_env import OsDisk
+from store.offline.repair import repair
+from store.offline.verify import verify
 from tests.audit.parted import sealed
 from tests.audit.plants import delayed, make_queued, run_local
 from tests.audit.stores import (
@@ -180,6 +184,30 @@ def test_a_cut_logs_entries_may_be_left_over_at_the_ends_of_its_queues(tmp_path:
     assert report.verdict == "clean"
     enter(stores[2], "T", 1, 12, bytes(20))
     assert run_local(stores, ledger).verdict == "warnings"
+
+
+@pytest.mark.parametrize("gap", [0, 3])
+@pytest.mark.parametrize("back", [1, 2, 5])
+def test_an_entry_behind_its_queue_that_names_a_record_is_no_cuts_in_a_store_of_keelmq(
+    back: int, gap: int, tmp_path: Path
+) -> None:
+    """keelmq takes the entries of what it cuts; in RocketMQ's files another record of their size may stand
+    there now. What verify says of a store, an audit does not call clean."""
+    stores, ledger = make_queued(tmp_path)
+    for store in stores:
+        write_epochs(store, [(1, 0), (2, border(store, 8000))])
+    enter(stores[1], "T", 1, 40 + gap, struct.pack(">qiq", *entry(stores[1], 1, 40 - back)))
+    assert rows(run_local(stores, ledger).findings) == [("cq_dangling", "info", "r1", 1, 40 + gap, 1)]
+    for store in stores:
+        sealed(store, settled=entry(store, 1, 39)[0])
+    report = run_local(stores, ledger)
+    assert rows(report.findings) == [("cq_dangling", "warn", "r1", 1, 40 + gap, 1)]
+    told = [row["kind"] for row in verify(OsDisk(), str(stores[1]))["damage"]]
+    assert (report.verdict, told) == ("warnings", ["cq_wrong"])
+    (step,) = steps(report.findings, report.replicas)
+    assert step.command.startswith("keelmq store repair")
+    assert not repair(OsDisk(), str(stores[1]), [str(stores[0]), str(stores[2])]).left
+    assert run_local(stores, ledger).findings == []
 
 
 def test_entries_of_what_retention_removed_are_no_fault(tmp_path: Path) -> None:
