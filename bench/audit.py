@@ -228,7 +228,8 @@ def java_floor() -> dict[str, int]:
     asked = {
         "empty_context": "",
         "one_job": "engine.warm_up()\n",
-        "one_question_in_sql": "engine.session.range(1000).groupBy('id').count().collect()\n",
+        "one_question_in_sql": "from pyspark.sql import SparkSession\n"
+        "SparkSession.builder.getOrCreate().range(1000).groupBy('id').count().collect()\n",
     }
     return {
         name: followed([sys.executable, "-c", f"{session}{code}engine.close()"])[0]["peak_of_java_mib"]

@@ -22,7 +22,7 @@ from audit.engines.relate import lawful, of_users
 from audit.reading.derived.queue_files import entry_bytes
 from audit.reading.derived.queue_slices import new_digest
 from audit.rows.numbers import FIRST, LAST, sums
-from audit.rows.parts import hashes
+from audit.rows.parts import WRITTEN, hashes
 from audit.tables import CHUNK, DAMAGE, LOG, QUEUES, RECORD, RUNS, Task, run_scan
 from model.message import INNER_BATCH
 
@@ -239,7 +239,7 @@ def packed(*tables: pa.Table) -> bytes:
     """Tables as bytes, one behind the other."""
     sink = pa.BufferOutputStream()
     for table in tables:
-        with pa.ipc.new_stream(sink, table.schema) as writer:
+        with pa.ipc.new_stream(sink, table.schema, options=WRITTEN) as writer:
             writer.write_table(table)
     return bytes(sink.getvalue())
 

@@ -11,7 +11,8 @@ import gc
 import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from itertools import takewhile
 from typing import Any, Final
 
 import pyarrow as pa
@@ -58,18 +59,32 @@ from model.message import LMQ_PREFIX
 
 @contextmanager
 def spark_errors() -> Iterator[None]:
-    """Spark's failures as EngineError: the first lines of the reason, without the JVM's stack."""
+    """Spark's failures as EngineError: the reason, without the JVM's stack."""
     try:
         yield
     except (PySparkException, Py4JError) as error:
-        text = str(error).strip().splitlines() or [repr(error)]
-        first = "" if CALLED in text[0] else text[0]
-        last = next((line for line in reversed(text) if line and not line.startswith((" ", "\t"))), "")
-        raise EngineError(" ".join(filter(None, ("Spark failed:", first, last)))) from error
+        raise EngineError(f"Spark failed: {reason(str(error)) or repr(error)}") from error
+    except ConnectionError as error:  # files are read by the workers
+        raise EngineError(f"Spark failed: its JVM has ended, or was killed ({error})") from error
 
 
+def reason(text: str) -> str:
+    """What a worker's Python raised; or what Spark says of the task that failed, or of itself."""
+    python = text.partition(TRACEBACK)[2]
+    lines = [line for line in (python or text).splitlines() if line.strip()]
+    lines = list(takewhile(lambda line: not line.startswith("\tat "), lines))
+    if python:
+        lines = [line for line in lines if not line.startswith((" ", "\t"))][-1:]
+    elif lines and CALLED in lines[0]:
+        lines = lines[1:]
+    said = lines[0].strip().removeprefix(": ") if lines else ""
+    return said.rpartition("most recent failure: ")[2]
+
+
+TRACEBACK: Final = "Traceback (most recent call last)"
 CALLED: Final = "An error occurred while calling"
 """What Py4J begins with, of each error in the JVM."""
+DESCRIPTION: Final = "spark.job.description"
 STREAMED_ROWS: Final = 10_000
 DAMAGE_ORDER: Final = ["replica", "offset", "kind"]
 
@@ -85,7 +100,9 @@ class SparkEngine:
     def __init__(self, master: str | None = None, conf: Mapping[str, str] | None = None) -> None:
         self._java: Java | None = None
         self._folder: Folder | None = None
-        active, context = SparkSession.getActiveSession(), SparkContext._active_spark_context
+        # What is active is so in its own thread.
+        active = SparkSession.getActiveSession() or SparkSession._instantiatedSession
+        context = SparkContext._active_spark_context
         if active is not None:
             self._cluster = Cluster(active.sparkContext, active)
         elif context is not None:
@@ -98,10 +115,12 @@ class SparkEngine:
             self._java = find_java()
             try:
                 with spark_errors():
-                    self._cluster = Cluster(start_context(master or "local[*]", self._java, conf or {}))
+                    master = master or (conf or {}).get("spark.master") or "local[*]"
+                    self._cluster = Cluster(start_context(master, self._java, conf or {}))
             except BaseException:  # also when interrupted: nobody else knows the directory
                 self._java.close()
                 raise
+        self._described = self._cluster.context.getLocalProperty(DESCRIPTION)
 
     @spark_errors()
     def warm_up(self) -> None:
@@ -149,10 +168,11 @@ class SparkEngine:
 
     def close(self) -> None:
         if self._folder is None and self._java is None:
-            if self._cluster.context._jsc is not None:  # else its program has stopped it
-                self._cluster.describe(None)
+            if not self._cluster.is_stopped:
+                self._cluster.context.setLocalProperty(DESCRIPTION, self._described)  # type: ignore[arg-type]
             return
-        self._cluster.context.stop()
+        with suppress(Py4JError, ConnectionError):  # of a JVM that ended
+            self._cluster.context.stop()
         for made in (self._folder, self._java):
             if made is not None:
                 made.close()

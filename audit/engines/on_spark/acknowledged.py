@@ -33,7 +33,7 @@ from audit.engines.acknowledged import (
     together,
 )
 from audit.engines.acknowledged import JOINED as JOINED_ROWS
-from audit.engines.on_spark.cluster import KEPT, Cluster
+from audit.engines.on_spark.cluster import KEPT, Cluster, release
 from audit.engines.on_spark.ledger import LINES, SENT, LedgerRows
 from audit.engines.on_spark.records import check_same
 from audit.engines.on_spark.spreading import (
@@ -162,8 +162,7 @@ class Acknowledged:
         return in_parts(partial(_strangers, view), self._log, self.lines.sent())
 
     def close(self) -> None:
-        for rows in (*self._joined.values(), self._log):
-            rows.unpersist()
+        release(*self._joined.values(), self._log)
         self._joined.clear()
         self.lines.close()
 

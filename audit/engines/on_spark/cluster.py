@@ -6,17 +6,20 @@ None of them needs Spark's SQL, whose classes alone would take a hundred MiB of 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from itertools import islice
 from typing import Any, Final
 
 import pyarrow as pa
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark import RDD, SparkContext, StorageLevel
 from pyspark.sql import SparkSession
 
 from audit.engines.on_spark.reads import SCHEMAS, read
 from audit.engines.on_spark.session import LEAST, PARTITIONS, partitions
 from audit.engines.pieces import packed, unpacked
+from audit.tables import EngineError
 
 KEPT: Final = StorageLevel.DISK_ONLY
 """Where rows wait for the next job: in a JVM's heap they would grow with the logs."""
@@ -47,9 +50,15 @@ class Cluster:
         """Do the workers read this machine's files?"""
         return str(self.context.master).startswith("local")
 
-    def describe(self, what: str | None) -> None:
-        """What Spark's pages and event log call the jobs that come now."""
-        self.context.setJobDescription(what and f"keelmq audit: {what}")  # type: ignore[arg-type]
+    def describe(self, what: str) -> None:
+        """What Spark's pages and event log call the jobs that come now. Raises EngineError."""
+        if self.is_stopped:
+            raise EngineError("Spark failed: its context was stopped by the program that made it")
+        self.context.setJobDescription(f"keelmq audit: {what}")
+
+    @property
+    def is_stopped(self) -> bool:
+        return self.context._jsc is None
 
     def spread(self, rows: int) -> None:
         """Shuffle for about so many rows from now on, unless the user's configuration says otherwise."""
@@ -78,6 +87,13 @@ class Cluster:
     def table(self, kind: str, tasks: Sequence[Any], size: int) -> pa.Table:
         """The rows of these tasks here, which are to be few."""
         return collected(self.read(kind, tasks, size), SCHEMAS[kind])
+
+
+def release(*rows: RDD[Any]) -> None:
+    """They are not kept any more. Of a context that ended nothing is."""
+    for one in rows:
+        with suppress(Py4JError, ConnectionError):
+            one.unpersist()
 
 
 def collected(rows: RDD[bytes], schema: pa.Schema) -> pa.Table:
@@ -113,7 +129,7 @@ def in_turn(rows: RDD[bytes]) -> Iterator[pa.Table]:
                 for raw in kept.context.runJob(kept, partial(_some, at, at + TABLES_AT_ONCE), [part]):
                     yield unpacked(raw, 1)[0]
     finally:
-        kept.unpersist()
+        release(kept)
 
 
 def _count(rows: Iterable[bytes]) -> list[int]:

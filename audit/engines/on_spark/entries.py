@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from pyspark import RDD
 
 from audit.engines.entries import ENTRY, Odd, Stretch, odd_places
-from audit.engines.on_spark.cluster import KEPT, Cluster, collected, in_turn
+from audit.engines.on_spark.cluster import KEPT, Cluster, collected, in_turn, release
 from audit.engines.on_spark.spreading import (
     Element,
     in_parts,
@@ -108,7 +108,7 @@ class EnteredRows:
                 runs = in_parts(partial(_lacking, bounds.cuts), shuffled(every, parts))
                 lacking += in_turn(runs)
         finally:
-            judged.unpersist()
+            release(judged)
         return Entered(wrong, pa.concat_tables(lacking), _last(tables(LAST, told)))
 
     def _odd_dues(self) -> Odd:
@@ -120,7 +120,7 @@ class EnteredRows:
         return {queue: np.array(places, np.int64) for queue, places in found.items()}
 
     def close(self) -> None:
-        self._rows.unpersist()
+        release(self._rows)
 
 
 def _records(cuts: Cut, view: View, raw: bytes) -> Iterator[Element]:

@@ -15,7 +15,7 @@ from pyspark import RDD
 from pyspark.errors import PySparkException
 
 from audit.engines.lines import ranges, sent_ranges
-from audit.engines.on_spark.cluster import ALONE, KEPT, Cluster
+from audit.engines.on_spark.cluster import ALONE, KEPT, Cluster, release
 from audit.engines.on_spark.spreading import Element, in_parts, part_of, shuffled, spread_out, tables
 from audit.engines.pieces import unpacked
 from audit.ledgers.ledger import OF_LINES, OF_SENT, Ledger, Told, digest_of
@@ -65,7 +65,7 @@ class LedgerRows:
         except (PySparkException, Py4JError, ConfigError, OSError) as error:
             log.info("no worker reads the ledger: %s", str(error).partition("\n")[0])
         if rows is not None:
-            rows.unpersist()
+            release(rows)
         every = ledger.table(sent=sent)
         elements = list(spread_out(kind, every, part_of(every["uniq_key"], ledger.parts)))
         return self._in_parts(self._cluster.each(elements, ALONE))
@@ -84,8 +84,7 @@ class LedgerRows:
         return all(_seen(rows, kind) == self._asked(kind) for kind, rows in self._kept.items())
 
     def close(self) -> None:
-        for rows in self._kept.values():
-            rows.unpersist()
+        release(*self._kept.values())
         self._kept.clear()
 
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark import RDD
 
-from audit.engines.on_spark.cluster import KEPT, Cluster, Keyed, collected
+from audit.engines.on_spark.cluster import KEPT, Cluster, Keyed, collected, release
 from audit.engines.pieces import KEYS, PIECE, PIECES, TWICE_MAX, NearTask, PieceTask, packed, twice, unpacked
 from audit.engines.told import Told
 from audit.tables import CHUNK, DAMAGE, LOG, EngineError, Task, View, bytes_of
@@ -67,7 +67,7 @@ class PiecedRows:
         try:
             heads = collected(self._kept.flatMap(partial(_rows_of, (CHUNK, PIECE), LOG)), LOG)
         except BaseException:
-            self._kept.unpersist()  # the session may be the program's
+            release(self._kept)  # the session may be the program's
             raise
         self.chunks = heads.filter(pc.equal(heads["row"], CHUNK))
         self.told = Told(heads.filter(pc.equal(heads["row"], PIECE)), self._fetch)
@@ -109,9 +109,7 @@ class PiecedRows:
         return self._read[key]
 
     def close(self) -> None:
-        for rows in self._read.values():
-            rows.unpersist()
-        self._kept.unpersist()
+        release(*self._read.values(), self._kept)
 
 
 def check_same(chunks: pa.Table, before: pa.Table) -> None:

@@ -31,6 +31,9 @@ SMALL_TASK_ROWS: Final = 20_000
 
 JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
 DRIVER_MEMORY: Final = "spark.driver.memory"
+LOCAL_DIR: Final = "spark.local.dir"
+OPTIONS: Final = {"--driver-memory": DRIVER_MEMORY, "--driver-java-options": JAVA_OPTIONS}
+"""Of ``spark-submit``, and the settings that they are."""
 LEAN: Final = (
     "-Xms32m -Xmn16m -XX:MinHeapFreeRatio=10 -XX:MaxHeapFreeRatio=20 -Djdk.nio.maxCachedBufferSize=65536"
 )
@@ -40,9 +43,21 @@ buffer outside of it, as large as the largest piece that it wrote, unless that h
 ARENAS: Final = {"MALLOC_ARENA_MAX": "2"}
 """Or the C library keeps memory of its own for each of them."""
 
-SHUFFLE: Final = {"spark.shuffle.sort.bypassMergeThreshold": "1000"}
+SHUFFLE: Final = {
+    "spark.shuffle.sort.bypassMergeThreshold": "1000",
+    "spark.shuffle.file.buffer": "8k",
+    "spark.shuffle.compress": "false",
+}
 """Into so many parts rows go to a file each. Of more, and by Spark's own choice of more than 200, all wait in
-the heap until they are sorted by part."""
+the heap until they are sorted by part. Each file has its buffers there; the rows are compressed before."""
+
+FORGOTTEN: Final = {
+    "spark.ui.retainedJobs": "20",
+    "spark.ui.retainedStages": "20",
+    "spark.ui.retainedTasks": "500",
+}
+"""What is known of each task stays in the driver's heap, also without pages that show it: of a ledger of ten
+million lines these are thousands."""
 
 LOOPBACK: Final = "127.0.0.1"
 GATEWAY: Final = "PYSPARK_GATEWAY_PORT"
@@ -71,8 +86,9 @@ def submitted_settings(master: str | None, conf: Mapping[str, str]) -> dict[str,
 
 def start_context(master: str, java: Java, conf: Mapping[str, str]) -> SparkContext:
     """Starts fast, listens on loopback only when local, and finds this Python in its workers."""
-    chosen = settings(master, java.log_config, conf, set_elsewhere(os.environ))
-    with _environment(variables(master, java.home, os.environ)):
+    elsewhere = set_elsewhere(os.environ)
+    chosen = settings(master, java.log_config, conf, elsewhere)
+    with _environment(variables(master, java.home, os.environ, elsewhere | conf.keys())):
         context = SparkContext.getOrCreate(SparkConf().setMaster(master).setAll(list(chosen.items())))
     if not master.startswith("local"):
         # A cluster's workers do not have our packages installed; a file of them is shipped with the job.
@@ -80,13 +96,17 @@ def start_context(master: str, java: Java, conf: Mapping[str, str]) -> SparkCont
     return context
 
 
-def variables(master: str, java_home: str, environ: Mapping[str, str]) -> dict[str, str]:
-    """What Spark's start reads in its environment; what ``environ`` says of it stays."""
+def variables(
+    master: str, java_home: str, environ: Mapping[str, str], told: AbstractSet[str]
+) -> dict[str, str]:
+    """What Spark's start reads in its environment; what ``environ`` says of it stays, and so does what the
+    user's configuration tells."""
     ours = {
         # Without it, workers start the system's python3, which knows none of our packages.
         "PYSPARK_PYTHON": sys.executable,
-        "SPARK_LOCAL_DIRS": tempfile.gettempdir(),
     }
+    if LOCAL_DIR not in told:  # over which the variable would win
+        ours["SPARK_LOCAL_DIRS"] = tempfile.gettempdir()
     if master.startswith("local"):
         # Or it asks for the address of the machine's name, and a container without a network has none.
         ours |= {"SPARK_LOCAL_IP": LOOPBACK, **ARENAS}
@@ -128,7 +148,7 @@ def settings(
         JAVA_OPTIONS: options,
     }
     if local:
-        ours |= {"spark.driver.host": LOOPBACK, "spark.driver.bindAddress": LOOPBACK, **SHUFFLE}
+        ours |= {"spark.driver.host": LOOPBACK, "spark.driver.bindAddress": LOOPBACK, **SHUFFLE, **FORGOTTEN}
     if PARTITIONS not in elsewhere and PARTITIONS not in conf:
         ours[LEAST] = ours[PARTITIONS]
     return {name: value for name, value in ours.items() if name not in elsewhere} | dict(conf)
@@ -152,7 +172,9 @@ def set_elsewhere(environ: Mapping[str, str]) -> set[str]:
     for line in text.splitlines():
         if (words := re.split(r"[\s=:]+", line.strip(), maxsplit=1)) and words[0].startswith("spark."):
             names.add(words[0])
-    return names | set(re.findall(r"(spark\.[\w.]+)=", environ.get("PYSPARK_SUBMIT_ARGS", "")))
+    given = environ.get("PYSPARK_SUBMIT_ARGS", "")
+    names |= {name for option, name in OPTIONS.items() if option in given.replace("=", " ").split()}
+    return names | set(re.findall(r"(spark\.[\w.]+)=", given))
 
 
 def packages(directory: Path) -> Path:

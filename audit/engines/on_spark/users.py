@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark import RDD
 
-from audit.engines.on_spark.cluster import KEPT, Cluster, in_turn
+from audit.engines.on_spark.cluster import KEPT, Cluster, in_turn, release
 from audit.engines.on_spark.records import check_same
 from audit.engines.on_spark.spreading import CHUNKS, Element, in_parts, shuffled, spread_out, tables
 from audit.engines.pieces import NearTask, packed, unpacked
@@ -50,7 +50,7 @@ class Users:
             self._check(rows, near)
             found = tables(ROWS, rows.collect())
         finally:
-            rows.unpersist()
+            release(rows)
         return pa.concat_tables([DUPLICATES.empty_table(), *found])
 
     def copies(self, view: View, hashes: Sequence[int] | None) -> Iterator[pa.Table]:
@@ -65,7 +65,7 @@ class Users:
             self._check(rows, self._tasks)
             yield from in_turn(in_parts(_copies, rows))
         finally:
-            rows.unpersist()
+            release(rows)
 
     def _read(self, kind: str, tasks: Sequence[Any], own: Stretch) -> RDD[Element]:
         rows = self._cluster.read(kind, tasks, bytes_of(self._tasks)).flatMap(partial(_spread, own))

@@ -16,7 +16,7 @@ from audit.engines.spark import SparkEngine
 class Context:
     """Of ``SparkContext``, what the engine asks for."""
 
-    _jsc = None
+    _jsc = object()
 
     def __init__(self, seed: int, settings: dict[str, str]) -> None:
         self.chance = random.Random(seed)
@@ -37,7 +37,7 @@ class Context:
     def getConf(self) -> dict[str, str]:
         return self.settings
 
-    def setJobDescription(self, what: str | None) -> None:
+    def setJobDescription(self, what: str) -> None:
         pass
 
 

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import gc
+import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from audit.tables import EngineError, Task
+from tests import ROOT
 from tests.audit.plants import make, run_spark
 from tests.audit.stores import patch
 
@@ -91,7 +97,7 @@ def test_a_shuffle_of_few_rows_has_few_tasks(rows: int, wanted: int) -> None:
 
 
 def test_what_the_user_sets_wins(tmp_path: Path) -> None:
-    from audit.engines.on_spark.session import set_elsewhere, settings
+    from audit.engines.on_spark.session import DRIVER_MEMORY, JAVA_OPTIONS, set_elsewhere, settings
 
     (tmp_path / "spark-defaults.conf").write_text(
         "# spark.no.setting 1\nspark.ui.enabled   true\nspark.sql.session.timeZone=CET\n\nother 1\n"
@@ -107,6 +113,8 @@ def test_what_the_user_sets_wins(tmp_path: Path) -> None:
     assert not (elsewhere | {LEAST}) & found.keys(), "the audit chooses no partitions of its own, either"
     assert "spark.driver.extraJavaOptions" in found
     assert set_elsewhere({}) == set()
+    given = "--driver-memory 4g --driver-java-options=-Xss2m pyspark-shell"
+    assert set_elsewhere({"PYSPARK_SUBMIT_ARGS": given}) == {DRIVER_MEMORY, JAVA_OPTIONS}
 
 
 @pytest.mark.parametrize(
@@ -142,4 +150,97 @@ def test_a_local_session_needs_no_address_for_the_machines_name(
 ) -> None:
     from audit.engines.on_spark.session import variables
 
-    assert variables(master, "/java", said).get("SPARK_LOCAL_IP") == told
+    assert variables(master, "/java", said, set()).get("SPARK_LOCAL_IP") == told
+
+
+def test_where_the_user_has_rows_wait_they_do() -> None:
+    from audit.engines.on_spark.session import LOCAL_DIR, variables
+
+    assert "SPARK_LOCAL_DIRS" in variables("local[2]", "/java", {}, set())
+    assert "SPARK_LOCAL_DIRS" not in variables("local[2]", "/java", {}, {LOCAL_DIR})
+    named = {"SPARK_LOCAL_DIRS": "/d"}
+    assert variables("local[2]", "/java", named, set())["SPARK_LOCAL_DIRS"] == "/d"
+
+
+CALLED = "An error occurred while calling o1.collect.\n: "
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", ""),
+        ("no such setting", "no such setting"),
+        (f"{CALLED}NullPointerException: null\n\tat org.a", "NullPointerException: null"),
+        (f"{CALLED}Job aborted, most recent failure: Lost task 0\n\tat org.a\nCaused by: b\n", "Lost task 0"),
+        *(
+            (
+                f"{begin}: Traceback (most recent call last):\n  File x\n    ^^^\nOSError: [Errno 5] '/a'\n"
+                " SQLSTATE: 1\n\n\tat org.a\nCaused by: b\n",
+                "OSError: [Errno 5] '/a'",
+            )
+            for begin in (f"{CALLED}PythonException", "An exception was thrown from the Python worker")
+        ),
+    ],
+)
+def test_an_error_of_spark_is_said_without_its_stack(text: str, said: str) -> None:
+    from audit.engines.spark import reason
+
+    assert reason(text) == said
+
+
+def _end(thing: object) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_what_ended_a_task_is_said(engine: Any) -> None:
+    from audit.engines.spark import spark_errors
+
+    gone = Task(0, "/nowhere", "commitlog/0", 0, 9, 9, 0, 9)
+    with pytest.raises(EngineError, match=r"^Spark failed: FileNotFoundError: .*/nowhere/commitlog/0'$"):
+        engine.compared([gone])
+    with pytest.raises(EngineError, match="Python worker exited unexpectedly"), spark_errors():
+        engine._cluster.each([0], 0).map(_end).collect()
+    engine.warm_up()
+
+
+def test_a_program_finds_its_session_as_it_was(engine: Any) -> None:
+    from audit.engines.spark import DESCRIPTION, SparkEngine
+
+    context = engine._cluster.context
+    before = context.getLocalProperty(DESCRIPTION)
+    context.setJobDescription("nightly")
+    try:
+        other = SparkEngine()
+        other.warm_up()
+        other._cluster.describe("digests")
+        other.close()
+        assert context.getLocalProperty(DESCRIPTION) == "nightly"
+    finally:
+        context.setLocalProperty(DESCRIPTION, before)
+
+
+@pytest.mark.parametrize("ended", ["stopped", "killed"])
+def test_a_jvm_that_ends_under_an_audit_ends_it_with_a_word(ended: str, tmp_path: Path) -> None:
+    """In a program of its own: there is one context in a process."""
+    stores, _, _ = make(tmp_path)
+    jvm = "engine._cluster.context._gateway.proc"
+    stop = "engine._cluster.context.stop()" if ended == "stopped" else f"{jvm}.kill(); {jvm}.wait()"
+    program = f"""
+from audit.engines.spark import SparkEngine
+from audit.tables import EngineError, Task
+engine = SparkEngine("local[1]")
+log = engine.scan([Task(0, {str(stores[0])!r}, "commitlog/" + "0" * 20, 0, 4096, 4096, 0, 4096, (), True)])
+{stop}
+try:
+    engine.compared([])
+except EngineError as error:
+    print(error)
+log.close()
+engine.close()
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=200, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    said = {"stopped": "its context was stopped", "killed": "its JVM has ended"}[ended]
+    assert said in done.stdout
