@@ -50,14 +50,33 @@ class OddEntries:
 
     def _read_log(self) -> None:
         places = QueuePlaces(far_ahead(self._store), self._unsure)
+        told_to = self._begin
         for item in self._store.records(0, self._end):
+            self._untold(told_to, item.physical_offset)
             if isinstance(item, Record):
+                told_to = item.physical_offset + item.size
                 for found in places.take(item):
                     self._note(found.record, found.says)
-            elif len(self._holes) <= _HOLES_MAX:
-                self._holes.append((item.physical_offset, item.until))
+            else:
+                told_to = item.until
+                self._hole(item.physical_offset, item.until)
+        self._untold(told_to, self._end)
         for found in places.rest():
             self._note(found.record, found.says)
+
+    def _untold(self, begin: int, until: int) -> None:
+        """What neither a record nor damage was told of is the blank that ends a segment, or damage as well:
+        zeros up to its end."""
+        while begin < until:
+            segment = self._store.segment_at(begin)
+            stop = until if segment is None else min(segment.end, until)
+            if not self._store.is_sound(begin):
+                self._hole(begin, stop)
+            begin = stop
+
+    def _hole(self, begin: int, until: int) -> None:
+        if len(self._holes) <= _HOLES_MAX:
+            self._holes.append((begin, until))
 
     def _note(self, record: Record, says: Says) -> None:
         if says is Says.WRONG:

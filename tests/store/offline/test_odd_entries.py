@@ -346,3 +346,46 @@ def test_what_may_be_a_cut_ones_is_left_behind_a_gap_and_a_right_entry_too() -> 
     assert (outcome.entries, outcome.left) == (3, [])
     assert dict(_entries(disk)) == base.entries | {_place(*queue, base.following[queue] + 7): beyond}
     assert verify(disk, "/store", SHAPE)["damage"] == []
+
+
+# -- zeros up to a segment's end --------------------------------------------------------------------------
+
+
+def _segments(disk: FaultyDisk) -> list[SegmentInfo]:
+    with StoreDirectory(disk, "/store") as store:
+        return store.segments()
+
+
+@pytest.mark.parametrize("number", [0, 1, -2])
+@pytest.mark.parametrize("begin", [0, 60, 3000, SEGMENT - 1000])
+@pytest.mark.parametrize("noise", [False, True])
+def test_entries_of_what_lay_in_damage_up_to_a_segments_end_stay(
+    number: int, begin: int, noise: bool
+) -> None:
+    """Zeros are damage like any other where the log goes on: entries may be all that is left."""
+    base = _base()
+    disk = base.disk.crash()
+    segment = _segments(disk)[number]
+    cache = disk.nodes[segment.path].cache
+    size = len(cache) - begin
+    cache[begin:] = random.Random(1).randbytes(size) if noise else bytes(size)
+    queue, (offset, size) = ("T", 1), _named(disk, "middle")
+    _put(disk, queue, base.following[queue] + 2, struct.pack(">qiq", offset, size, 0))
+    outcome = repair(disk, "/store", [], config=SHAPE)
+    assert (outcome.entries, dict(_entries(disk))) == (1, base.entries)
+    left = verify(disk, "/store", SHAPE)["damage"]
+    assert {row["kind"] for row in left} == {row["kind"] for row in outcome.left}
+    named = {row["physicalOffset"] for row in left if row["kind"] == "cq_dangling"}
+    assert named
+    assert all(segment.start + begin - 1000 < at < segment.end for at in named)
+    assert repair(disk, "/store", [], config=SHAPE).entries == 0
+
+
+def test_an_entry_that_names_the_blank_at_a_segments_end_goes() -> None:
+    base = _base()
+    disk = base.disk.crash()
+    queue, segment = ("T", 0), _segments(disk)[1]
+    _put(disk, queue, base.following[queue] + 1, struct.pack(">qiq", segment.end - 9, 9, 0))
+    assert verify(disk, "/store", SHAPE)["damage"]
+    outcome = repair(disk, "/store", [], config=SHAPE)
+    assert (outcome.entries, outcome.left, dict(_entries(disk))) == (1, [], base.entries)
