@@ -8,7 +8,7 @@ piece, and say exactly what the records would (``audit.engines.told``). A piece 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Final
@@ -259,24 +259,16 @@ def twice(told: Iterable[bytes]) -> list[int]:
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class NearTask:
-    """Only records of these topics, or whose keys have these hashes (as signed numbers)."""
-
-    task: Task
-    topics: tuple[str, ...] = ()
-    hashes: tuple[int, ...] = ()
-
-
-def run_near(job: NearTask) -> Iterator[pa.RecordBatch]:
-    """LOG rows of the records that are asked for, and the chunks; no damage. Raises OSError."""
-    wanted = np.array(sorted(job.hashes), np.int64).view(np.uint64)
-    for batch in run_scan(job.task):
+def run_near(topics: Sequence[str], keys: Sequence[int], task: Task) -> Iterator[pa.RecordBatch]:
+    """LOG rows of the records of these topics, or whose keys have these hashes (as signed numbers), and the
+    chunks; no damage. Raises OSError."""
+    wanted = np.array(sorted(keys), np.int64).view(np.uint64)
+    for batch in run_scan(task):
         row = batch["row"].to_numpy()
         keep = row == CHUNK
         if len(wanted):
             keep |= (row == RECORD) & np.isin(hashes(pc.fill_null(batch["uniq_key"], "")), wanted)
-        if job.topics:
-            keep |= (row == RECORD) & np.asarray(pc.is_in(batch["topic"], pa.array(job.topics)))
+        if topics:
+            keep |= (row == RECORD) & np.asarray(pc.is_in(batch["topic"], pa.array(topics)))
         if keep.any():
             yield batch.filter(pa.array(keep))

@@ -16,12 +16,11 @@ from audit.reading.derived.index_files import INDEX, run_index
 from audit.reading.derived.others import run_derived
 from audit.reading.derived.queue_prefix import PREFIX, run_prefix
 from audit.reading.derived.queue_slices import PROVED, run_slices
-from audit.tables import DIGEST, LOG, run_digests, run_scan
+from audit.tables import DIGEST, LOG, Task, run_digests, run_scan
 
 SCHEMAS: Final = {
     "digests": DIGEST,
     "scan": LOG,
-    "near": LOG,
     "pieces": PIECES,
     "index": INDEX,
     "derived": INDEX,
@@ -37,7 +36,15 @@ Rows: TypeAlias = pa.RecordBatch | Iterable[pa.RecordBatch | pa.Table]
 
 def read(kind: str, task: Any) -> Iterator[bytes]:
     """The rows of a task, packed. Raises OSError, ConfigError of a ledger."""
-    found = _READ[kind](task)
+    yield from _packed(_READ[kind](task))
+
+
+def read_near(topics: tuple[str, ...], keys: tuple[int, ...], task: Task) -> Iterator[bytes]:
+    """As ``audit.engines.pieces.run_near``, packed. What is asked for is sent once, not with each task."""
+    yield from _packed(run_near(topics, keys, task))
+
+
+def _packed(found: Rows) -> Iterator[bytes]:
     for rows in [found] if isinstance(found, pa.RecordBatch) else found:
         yield packed(rows if isinstance(rows, pa.Table) else pa.Table.from_batches([rows]))
 
@@ -45,7 +52,6 @@ def read(kind: str, task: Any) -> Iterator[bytes]:
 _READ: Final[dict[str, Callable[[Any], Rows]]] = {
     "digests": run_digests,
     "scan": run_scan,
-    "near": run_near,
     "pieces": run_pieces,
     "index": run_index,
     "derived": run_derived,

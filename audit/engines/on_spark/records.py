@@ -3,16 +3,17 @@ kept, only for a question that the pieces do not answer."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark import RDD
 
 from audit.engines.on_spark.cluster import KEPT, Cluster, Keyed, collected, release
-from audit.engines.pieces import KEYS, PIECE, PIECES, TWICE_MAX, NearTask, PieceTask, packed, twice, unpacked
+from audit.engines.on_spark.reads import read_near
+from audit.engines.pieces import KEYS, PIECE, PIECES, TWICE_MAX, PieceTask, packed, twice, unpacked
 from audit.engines.told import Told
 from audit.tables import CHUNK, DAMAGE, LOG, EngineError, Task, View, bytes_of
 
@@ -23,8 +24,6 @@ NEAR_BYTES_MIN: Final = 64 * 1024 * 1024
 """Of the log; what is smaller is read whole."""
 NEAR_MAX: Final = 2
 """Of some of the records."""
-NAMED_MAX: Final = 1_000_000
-"""Topics in all tasks."""
 _TOLD: Final = pa.schema([PIECES.field(name) for name in ("replica", "offset", "told")])
 
 
@@ -63,7 +62,7 @@ class PiecedRows:
         self._parts = min(PARTS_MAX, self._bytes // PART_BYTES + 1)
         jobs = [PieceTask(task, self._parts) for task in tasks]
         self._kept = cluster.read("pieces", jobs, self._bytes).persist(KEPT)
-        self._read: dict[Any, RDD[bytes]] = {}
+        self._read: dict[tuple[str, ...], RDD[bytes]] = {}
         try:
             heads = collected(self._kept.flatMap(partial(_rows_of, (CHUNK, PIECE), LOG)), LOG)
         except BaseException:
@@ -92,19 +91,19 @@ class PiecedRows:
         return found if len(found) < TWICE_MAX else None
 
     def whole(self) -> RDD[bytes]:
-        return self._again("scan", self.tasks, "scan")
+        return self._again((), lambda: self._cluster.read("scan", self.tasks, self._bytes))
 
     def near(self, topics: Sequence[str]) -> RDD[bytes]:
         key = tuple(topics)
-        many = len(key) * len(self.tasks) > NAMED_MAX or len(self._read) >= NEAR_MAX
-        if "scan" in self._read or self._bytes < NEAR_BYTES_MIN or (many and key not in self._read):
+        many = len(self._read) >= NEAR_MAX and key not in self._read
+        if () in self._read or self._bytes < NEAR_BYTES_MIN or many:
             return self.whole()
-        tasks = [NearTask(task, key) for task in self.tasks]
-        return self._again("near", tasks, key)
+        tasks = self._cluster.each(self.tasks, self._bytes)
+        return self._again(key, lambda: tasks.flatMap(partial(read_near, key, ())))
 
-    def _again(self, kind: str, tasks: Sequence[Any], key: Any) -> RDD[bytes]:
+    def _again(self, key: tuple[str, ...], read: Callable[[], RDD[bytes]]) -> RDD[bytes]:
         if key not in self._read:
-            rows = self._read[key] = self._cluster.read(kind, tasks, self._bytes).persist(KEPT)
+            rows = self._read[key] = read().persist(KEPT)
             check_same(collected(rows.flatMap(partial(_rows_of, (CHUNK,), LOG)), LOG), self.chunks)
         return self._read[key]
 

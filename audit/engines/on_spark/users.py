@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -14,9 +14,10 @@ import pyarrow.compute as pc
 from pyspark import RDD
 
 from audit.engines.on_spark.cluster import KEPT, Cluster, in_turn, release
+from audit.engines.on_spark.reads import read_near
 from audit.engines.on_spark.records import check_same
 from audit.engines.on_spark.spreading import CHUNKS, Element, in_parts, shuffled, spread_out, tables
-from audit.engines.pieces import NearTask, packed, unpacked
+from audit.engines.pieces import packed, unpacked
 from audit.engines.relate import further, of_users
 from audit.engines.spill import of_view
 from audit.rows.parts import hashes
@@ -45,7 +46,8 @@ class Users:
         """DUPLICATES rows of all that begin there."""
         # A task tells a record that begins before its stretch, but in its segment.
         near = [task for task in self._tasks if task.segment_base < end and begin < task.end]
-        rows = self._read("scan", near, Stretch(view, begin, end, 1))
+        read = self._cluster.read("scan", near, bytes_of(near))
+        rows = self._spread(read, Stretch(view, begin, end, 1))
         try:
             self._check(rows, near)
             found = tables(ROWS, rows.collect())
@@ -56,20 +58,20 @@ class Users:
     def copies(self, view: View, hashes: Sequence[int] | None) -> Iterator[pa.Table]:
         """COPIES rows. ``hashes``: that keys have which stand twice; None: not known."""
         own = Stretch(view, -1, 1 << 62, self._cluster.partitions(1 << 20))
+        size = bytes_of(self._tasks)
         if hashes is None:
-            rows = self._read("scan", self._tasks, own)
+            read = self._cluster.read("scan", self._tasks, size)
         else:
-            near = [NearTask(task, (), tuple(hashes)) for task in self._tasks]
-            rows = self._read("near", near, own)
+            read = self._cluster.each(self._tasks, size).flatMap(partial(read_near, (), tuple(hashes)))
+        rows = self._spread(read, own)
         try:
             self._check(rows, self._tasks)
             yield from in_turn(in_parts(_copies, rows))
         finally:
             release(rows)
 
-    def _read(self, kind: str, tasks: Sequence[Any], own: Stretch) -> RDD[Element]:
-        rows = self._cluster.read(kind, tasks, bytes_of(self._tasks)).flatMap(partial(_spread, own))
-        return shuffled(rows, own.parts).persist(KEPT)
+    def _spread(self, read: RDD[bytes], own: Stretch) -> RDD[Element]:
+        return shuffled(read.flatMap(partial(_spread, own)), own.parts).persist(KEPT)
 
     def _check(self, rows: RDD[Element], tasks: list[Task]) -> None:
         """What was read is what the scan read."""

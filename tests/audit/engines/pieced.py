@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from audit.engines.local import LocalEngine
-from audit.engines.pieces import KEYS, PIECE, PIECES, NearTask, PieceTask, run_near, run_pieces, twice
+from audit.engines.pieces import KEYS, PIECE, PIECES, PieceTask, run_near, run_pieces, twice
 from audit.engines.relate import LocalLog
 from audit.engines.slices import last_place, planned
 from audit.engines.told import Told
@@ -95,9 +95,7 @@ class PiecedLog:
         yield from tables
 
     def _near(self, view: View, found: list[int], expected: set[int]) -> None:
-        batches = [
-            batch for task in self._tasks for batch in run_near(NearTask(task, hashes=tuple(found or [0])))
-        ]
+        batches = [batch for task in self._tasks for batch in run_near((), tuple(found or [0]), task)]
         rows = pa.Table.from_batches(batches, schema=LOG)
         chunks = rows.filter(pc.equal(rows["row"], CHUNK))
         assert chunks.equals(self._log.chunks())
