@@ -309,6 +309,7 @@ class _Repair:
                 mended.append(whole)
             else:
                 lost += row
+        self._sync()  # before the ledger says so
         ledger.clear(_within(ledger.ranges, mended))
         ledger.note(lost)
 

@@ -70,8 +70,7 @@ def _goes_on(store: StoreDirectory, gap: Gap, until: int) -> bool:
 
 
 def copy(peer: StoreDirectory, gap: Gap, until: int, file: File) -> None:
-    """Put the peer's bytes into the gap, durably. Raises DiskError, OSError; what was copied by then is whole
-    records, and the rest is still damaged."""
+    """Put the peer's bytes into the gap; the caller syncs the file, once for all. Raises DiskError, OSError;
+    what was copied by then is whole records, and the rest is still damaged."""
     for at in range(gap.begin, until, BLOCK_BYTES):
         file.pwrite(peer.log_bytes(at, min(at + BLOCK_BYTES, until)), at - gap.segment.start)
-    file.sync()

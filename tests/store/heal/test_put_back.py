@@ -216,10 +216,21 @@ def test_however_many_a_replica_mends_the_notes_are_written_once(monkeypatch: py
         _flip(disk, at + BODY)
     ledger = DamageLedger(disk, "/store")
     ledger.note([DamagedRange(*pair, "crc_mismatch") for pair in pairwise(places)][3:30:3])
-    writes = _writes_of_notes(disk, monkeypatch)
+    writes, calls = _writes_of_notes(disk, monkeypatch), list[tuple[str, str]]()
+
+    def heard(what: str, path: str) -> int | None:
+        if (what in ("pwrite", "sync") and "/commitlog/" in path) or what == "replace":
+            calls.append((what, path))
+        return None
+
+    disk.fail = heard
     outcome = repair(disk, "/store", ["/other"], config=config())
     assert (outcome.left, len(outcome.repaired)) == ([], 9)
     assert (_noted(disk), len(writes)) == ([], 1)
+    segments = {path for what, path in calls if what == "pwrite"}
+    synced = [path for what, path in calls if what == "sync"]
+    assert sorted(synced) == sorted(segments), "each once"
+    assert [what for what, _ in calls] == ["pwrite"] * 9 + ["sync"] * len(synced) + ["replace"]
 
 
 def test_a_repair_keeps_what_it_could_not_mend() -> None:
