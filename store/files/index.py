@@ -140,13 +140,16 @@ class Index:
         return file
 
     def _name(self) -> str:
+        """The local time, or what follows the last name: an hour comes twice in autumn, clocks are set back,
+        and who reads the files goes by their names."""
         now_ms = self._now_ms()
-        while True:
-            moment = datetime.fromtimestamp(now_ms / 1000)
-            name = f"{moment:%Y%m%d%H%M%S}{now_ms % 1000:03}"
-            if not self._disk.exists(f"{self.path}/{name}"):
-                return name
-            now_ms += 1
+        moment = datetime.fromtimestamp(now_ms / 1000)
+        name = int(f"{moment:%Y%m%d%H%M%S}{now_ms % 1000:03}")
+        there = (int(file.path.rpartition("/")[2]) + 1 for file in self.files)
+        name = max(name, *(other for other in there if other < 10**_NAME_CHARS), 0)
+        while self._disk.exists(f"{self.path}/{name:0{_NAME_CHARS}}"):
+            name += 1
+        return f"{name:0{_NAME_CHARS}}"
 
     def put_many(self, dispatches: Iterable[Dispatch]) -> None:
         """Index messages, oldest first, under their unique key and each word of their keys. Rolled back

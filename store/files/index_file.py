@@ -11,8 +11,8 @@
                             entry before it in the same slot 4
 
 The key is ``topic#key``, its hash |String.hashCode| of Java (0 when that is -2^31), its slot hash % slots.
-A file is named by the local time it was made, yyyyMMddHHmmssSSS. Only hashes are kept: who looks up reads
-the message.
+A file is named by the local time it was made, yyyyMMddHHmmssSSS, or follows the name before it where that
+is not earlier. Only hashes are kept: who looks up reads the message.
 
 Slots and new entries of the current file stay in memory. A flush writes the entries, then the slots, then the
 header, and syncs each before the next: load mends a file that a crash left in between. The header is written

@@ -269,3 +269,43 @@ def test_the_index_names_a_message_unless_an_entry_says_another_second_of_it() -
         assert not index.names(item._replace(keys="unknown"))
     for number in (2, 5, 6):
         assert not index.names(_item(number, "a b")._replace(store_timestamp_ms=1_000)), "earlier, in order"
+
+
+@pytest.mark.parametrize("back_ms", [0, 1, 3_600_000, 400 * 86_400_000])
+def test_names_keep_the_order_of_what_files_hold_though_the_clock_is_set_back(back_ms: int) -> None:
+    """An hour that comes twice in autumn is such a clock, too: names are local time."""
+    disk, now_ms = FaultyDisk(), 1_700_000_000_000
+
+    def at() -> int:
+        nonlocal now_ms
+        now_ms -= back_ms
+        return now_ms
+
+    index = Index(disk, "/index", SLOTS, ENTRIES, at)
+    for number in range(1, 200):
+        index.put_many([_item(number)])
+        if number % 50 == 0:
+            _flush(index)
+            index.close()
+            index = Index(disk, "/index", SLOTS, ENTRIES, at)
+            index.load()
+            assert index.end_offset == number * 100
+    paths = [file.path for file in index.files]
+    assert len(paths) > 5
+    assert paths == sorted(paths)
+    assert {len(path) for path in paths} == {len("/index/") + 17}
+    assert [_found(index, f"U{number}") for number in range(1, 200)] == [[n] for n in range(1, 200)]
+
+
+def test_a_name_that_is_the_last_one_there_can_be_is_followed_by_the_time() -> None:
+    disk = FaultyDisk()
+    index = _index(disk)
+    index.put_many([_item(number) for number in range(1, ENTRIES)])
+    _flush(index)
+    (name,) = disk.listdir("/index")
+    index.close()
+    disk.replace(f"/index/{name}", "/index/" + "9" * 17)
+    index = _index(disk)
+    index.load()
+    index.put_many([_item(ENTRIES)])
+    assert sorted(disk.listdir("/index")) == [name, "9" * 17]
