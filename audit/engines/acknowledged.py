@@ -63,7 +63,8 @@ class Joined:
 
     def __init__(self, rows: Rows, ledger: Ledger, view: View, folder: Folder) -> None:
         found = Parts(folder, FOUND, ledger.parts)
-        halves = _Halves(folder, ledger.parts)
+        count = sum(rows.count(replica) for replica in {view.base, view.replica})
+        halves = _Halves(folder, count // _ROWS + 1)
         for batch in candidates(rows, view, unnamed=ledger.has_unnamed):
             batch = opened(halves.without(batch))
             found.add(batch, ledger.part_of(batch["uniq_key"]))
@@ -71,7 +72,7 @@ class Joined:
             found.add(table, ledger.part_of(table["uniq_key"]))
         self._parts = Parts(folder, JOINED, ledger.parts)
         for n in range(ledger.parts):
-            own = best(ledger.part(n), found.part(n))
+            own = best(ledger.part(n), found.batches(n))
             self._parts.add(own, np.full(len(own), n))
         self.borders = rows.borders(view, _ROWS)
 
@@ -196,10 +197,12 @@ def told_bodies(batch: pa.RecordBatch) -> pa.RecordBatch:
     return batch.set_column(batch.schema.get_field_index("body_crc"), "body_crc", sent)
 
 
-def best(ledger: pa.Table, records: pa.Table) -> pa.Table:
-    """JOINED rows, by line, of LEDGER rows and FOUND rows of their keys."""
-    wanted = pc.is_in(records["uniq_key"], value_set=ledger["uniq_key"].combine_chunks())
-    joined = ledger.join(records.filter(wanted), "uniq_key", join_type="left outer", use_threads=False)
+def best(ledger: pa.Table, found: Iterable[pa.Table]) -> pa.Table:
+    """JOINED rows, by line, of LEDGER rows and FOUND rows, among which those of their keys are."""
+    keys = ledger["uniq_key"].combine_chunks()
+    near = [table.filter(pc.is_in(table["uniq_key"], value_set=keys)) for table in found]
+    records = pa.concat_tables([FOUND.empty_table(), *near])
+    joined = ledger.join(records, "uniq_key", join_type="left outer", use_threads=False)
     there = pc.is_valid(joined["offset"])
     body = pc.equal(joined["found_body_crc"], joined["body_crc"])
     told = joined["phys_offset"]

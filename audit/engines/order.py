@@ -97,7 +97,8 @@ def _stretch(rows: Parts, number: int, by: str) -> tuple[dict[str, Any], Any]:
     """Columns of a stretch by queue (``by``) and offset, and where each queue begins and the last ends."""
     table = rows.part(number)
     columns = {name: table[name].to_numpy() for name in _ROW.names}
-    order = np.lexsort((columns["told"], columns["offset"], columns[by]))
+    # A ledger may list a message twice: which of its lines is told hangs on no order of theirs.
+    order = np.lexsort((columns["line"], columns["told"], columns["offset"], columns[by]))
     columns = {name: column[order] for name, column in columns.items()}
     own = columns[by]
     edges = np.flatnonzero(np.concatenate(([True], own[1:] != own[:-1], [True]))) if len(own) else [0]

@@ -289,7 +289,7 @@ def strange(there: pa.Table, sent: pa.Table) -> pa.Table:
     return rows.select(STRANGERS.names).cast(STRANGERS).sort_by("offset")
 
 
-def collect(batches: Iterable[pa.RecordBatch]) -> LocalLog:
-    """The log of LOG batches, each replica's records in log order."""
-    folder = Folder()
+def collect(batches: Iterable[pa.RecordBatch], inside: str | None = None) -> LocalLog:
+    """The log of LOG batches, each replica's records in log order. ``inside``: where its files are."""
+    folder = Folder(inside)
     return LocalLog(folder, [spill(folder.file("records"), batches)])

@@ -222,7 +222,7 @@ class SparkLog:
         if self._ledger is not None:
             self._ledger.close()
         self._rows.close()
-        # Frames lie in cycles and keep plans in the JVM, of whose memory Python's collector knows nothing.
+        # What lies in cycles keeps objects in the JVM, of whose memory Python's collector knows nothing.
         gc.collect()
 
     @property

@@ -26,10 +26,11 @@ _NUMBER: Final = pa.field("part of the second step", pa.int64())
 
 
 class Folder:
-    """A temporary folder; gone with ``close``, or with its last user."""
+    """A temporary folder; gone with ``close``, or with its last user. ``inside``: another one, else
+    ``TMPDIR``."""
 
-    def __init__(self) -> None:
-        self.path = Path(tempfile.mkdtemp(prefix="keelmq-audit-"))
+    def __init__(self, inside: str | None = None) -> None:
+        self.path = Path(tempfile.mkdtemp(prefix="keelmq-audit-", dir=inside))
         self._files = 0
         self._gone = weakref.finalize(self, shutil.rmtree, self.path, ignore_errors=True)
 

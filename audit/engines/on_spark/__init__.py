@@ -1,1 +1,1 @@
-"""What the engine on Spark needs beside its questions: a Java, a session, and queues of many."""
+"""What the engine on Spark needs beside its questions: a Java, a context, and jobs over tables in bytes."""

@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from itertools import chain
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -46,6 +47,7 @@ from audit.engines.on_spark.spreading import (
     shuffled,
     spread_out,
     tables,
+    workers_folder,
 )
 from audit.engines.order import out_of_order
 from audit.engines.pieces import packed, unpacked
@@ -55,7 +57,7 @@ from audit.ledgers.columns import LEDGER
 from audit.ledgers.history import SENT as SENT_ROWS
 from audit.ledgers.ledger import Ledger
 from audit.reading.records.transactions import HALF_TOPIC
-from audit.rows.parts import Folder
+from audit.rows.parts import Folder, hashes
 from audit.tables import LOG, Again, SearchedView, Tail, Task, View, bytes_of
 
 BODIES: Final = "records"
@@ -85,17 +87,38 @@ _PLACED: Final = pa.schema(
         )
     ]
 )
+LOTS: Final = 32
+"""Of the halves of a part, that are looked at one after the other."""
+KEYS_MAX: Final = 1_000_000
+"""Lines of a ledger, of which workers know all keys' hashes: no other record leaves them."""
 BORDERS_MAX: Final = 256
 """Stretches of the log in which one task looks at the order of its queues."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What a ledger asks of the log. ``topics``: of which each send is known."""
+    """What a ledger asks of the log. ``topics``: of which each send is known; ``keys``: the hashes of all,
+    ascending; none: of any."""
 
     parts: int
     unnamed: bool
     topics: tuple[str, ...]
+    keys: Any
+
+    @classmethod
+    def of(cls, ledger: Ledger) -> Wanted:
+        few = len(ledger) <= KEYS_MAX
+        own = [hashes(ledger.part(n)["uniq_key"]) for n in range(ledger.parts)] if few else []
+        keys = np.unique(np.concatenate([np.zeros(0, np.uint64), *own]))
+        return cls(ledger.parts, ledger.has_unnamed, tuple(sorted(ledger.topics)), keys)
+
+    def near(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """The rows whose keys may be asked for."""
+        if not len(self.keys) or not len(rows):
+            return rows
+        own = hashes(rows["uniq_key"])
+        at = np.minimum(np.searchsorted(self.keys, own), len(self.keys) - 1)
+        return rows.filter(pa.array(self.keys[at] == own))
 
 
 class Acknowledged:
@@ -104,7 +127,7 @@ class Acknowledged:
     def __init__(self, cluster: Cluster, ledger: Ledger, tasks: list[Task], chunks: pa.Table) -> None:
         self.lines = LedgerRows(cluster, ledger)
         self._cluster, self._chunks = cluster, chunks
-        self._wanted = Wanted(ledger.parts, ledger.has_unnamed, tuple(sorted(ledger.topics)))
+        self._wanted = Wanted.of(ledger)
         self._joined: dict[View, RDD[Element]] = {}
         log = cluster.each(tasks, bytes_of(tasks)).flatMap(partial(_scanned, self._wanted))
         self._log = self._kept(log)
@@ -170,13 +193,13 @@ class Acknowledged:
 def _scanned(wanted: Wanted, task: Task) -> Iterator[Element]:
     """What a stretch of the log has for the parts of a ledger."""
     own = View(task.replica, task.replica, ())
-    folder = Folder()
+    folder = Folder(workers_folder())
     try:
         spilled = spill_scan(SpillTask(task, folder.file("records")))
         yield from spread_out(CHUNKS, spilled.chunks, np.zeros(len(spilled.chunks), np.int64))
         rows = Rows(spilled.pieces, *([one] if one else [] for one in (spilled.ended, spilled.damage)))
         for batch in candidates(rows, own, unnamed=wanted.unnamed):
-            yield from _bodies(_of_replica(task.replica, batch), wanted.parts)
+            yield from _bodies(_of_replica(task.replica, wanted.near(batch)), wanted.parts)
         for ended in rows.ended(own):
             ops = ends_of(ended).append_column(_REPLICA, ended["replica"])
             yield from _by_place(OPS, ops.append_column(_OFFSET, ended["offset"]), wanted.parts)
@@ -218,22 +241,23 @@ def _facts(part: int, elements: Iterable[Element]) -> Iterator[tuple[str, bytes]
 def _told(view: View, parts: int, part: int, elements: Iterable[Element]) -> Iterator[Element]:
     """The halves of a view, each with how its transaction ended, for the parts of their keys."""
     schemas = {kind: _OF_LOG[kind] for kind in (HALVES, OPS)}
-    with Waiting(elements, schemas, view) as rows:
-        halves, ends = rows.all(HALVES).select(RECORDS.names), rows.all(OPS).select(ENDS.names)
-        told = ended_halves(halves, ends)
-        yield from spread_out(TOLD, told, part_of(told["uniq_key"], parts))
+    with Waiting(elements, schemas, view, partial(_lot, parts), LOTS) as rows:
+        for lot in range(LOTS):
+            halves, ends = (rows.all(kind, lot) for kind in (HALVES, OPS))
+            told = ended_halves(halves.select(RECORDS.names), ends.select(ENDS.names))
+            yield from spread_out(TOLD, told, part_of(told["uniq_key"], parts))
+
+
+def _lot(parts: int, rows: pa.Table) -> Any:
+    """By place, as the part."""
+    return rows["found_queue_offset"].to_numpy() // parts % LOTS
 
 
 def _joined(view: View, part: int, elements: Iterable[Element]) -> Iterator[Element]:
     schemas = {LINES: LEDGER, BODIES: _OF_LOG[BODIES], TOLD: FOUND}
     with Waiting(elements, schemas, view) as rows:
         lines = rows.all(LINES).sort_by("line")
-        keys = lines["uniq_key"].combine_chunks()
-        found = [
-            table.filter(pc.is_in(table["uniq_key"], value_set=keys))
-            for table in (*map(_opened, rows.batches(BODIES)), *rows.batches(TOLD))
-        ]
-        joined = best(lines, pa.concat_tables([FOUND.empty_table(), *found]))
+        joined = best(lines, chain(map(_opened, rows.batches(BODIES)), rows.batches(TOLD)))
         if len(joined):
             yield part, (JOINED, packed(joined))
 

@@ -126,8 +126,10 @@ def in_turn(rows: RDD[bytes]) -> Iterator[pa.Table]:
         # Not Spark's iterator, for which a whole partition is in the driver's heap at once.
         for part, count in enumerate(counts):
             for at in range(0, count, TABLES_AT_ONCE):
-                for raw in kept.context.runJob(kept, partial(_some, at, at + TABLES_AT_ONCE), [part]):
-                    yield unpacked(raw, 1)[0]
+                found = kept.context.runJob(kept, partial(_some, at, at + TABLES_AT_ONCE), [part])
+                if len(found) != min(TABLES_AT_ONCE, count - at):
+                    raise EngineError("Spark made rows again that it had lost, and they were not the same")
+                yield from (unpacked(raw, 1)[0] for raw in found)
     finally:
         release(kept)
 

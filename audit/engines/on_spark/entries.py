@@ -22,6 +22,7 @@ from audit.engines.on_spark.spreading import (
     shuffled,
     spread_out,
     tables,
+    workers_folder,
 )
 from audit.engines.pieces import packed, unpacked
 from audit.engines.relate import lawful
@@ -82,7 +83,7 @@ def cut(chunks: pa.Table, view: View, parts: int) -> Cut:
 
 
 class EnteredRows:
-    """``rows``: LOG rows at least of the files' topics, a task a partition."""
+    """``rows``: LOG rows at least of the files' topics, of a log."""
 
     def __init__(
         self, cluster: Cluster, rows: RDD[bytes], cuts: Cut, view: View, files: Sequence[QueueFile]
@@ -141,7 +142,7 @@ def _entries(cuts: Cut, file: QueueFile) -> Iterator[Element]:
 
 def _stretches(cuts: Cut, part: int, elements: Iterable[Element]) -> Iterator[Stretch]:
     begin, end = cuts.of_part(part)
-    folder = Folder()
+    folder = Folder(workers_folder())
     try:
         records, entries = Parts(folder, UNENTERED, end - begin), Parts(folder, ENTRY, end - begin)
         for _, (kind, raw) in elements:

@@ -15,7 +15,15 @@ from pyspark import RDD
 
 from audit.engines.on_spark.cluster import Cluster, collected
 from audit.engines.on_spark.records import Rows
-from audit.engines.on_spark.spreading import Element, in_parts, queue_part, shuffled, spread_out, tables
+from audit.engines.on_spark.spreading import (
+    Element,
+    in_parts,
+    queue_part,
+    shuffled,
+    spread_out,
+    tables,
+    workers_folder,
+)
 from audit.engines.pieces import packed, unpacked
 from audit.engines.queue_runs import QueueRuns
 from audit.engines.relate import LocalLog, collect
@@ -76,7 +84,7 @@ class Queues:
 
 def _asked(view: View, ask: Ask, parts: int, raws: Iterable[bytes]) -> Iterator[Element]:
     """What a task answers of the records that it has of a view."""
-    log = collect(batch for raw in raws for batch in _of_either(view, raw))
+    log = collect((batch for raw in raws for batch in _of_either(view, raw)), workers_folder())
     try:
         for table in ask(log, view) if log.record_count() else ():
             if len(table):

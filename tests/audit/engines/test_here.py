@@ -3,8 +3,10 @@ in whatever order they come. Without Spark, whose start takes longer than all of
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +17,12 @@ import pytest
 pytest.importorskip("pyspark")
 
 from audit.engines.local import LocalEngine
+from audit.engines.on_spark.acknowledged import BODIES, Wanted, _scanned
 from audit.engines.on_spark.digests import alike
+from audit.engines.on_spark.spreading import in_parts, tables
 from audit.engines.queue_runs import QueueRuns
-from audit.tables import DIGEST, QUEUES, RUNS
+from audit.ledgers.ledger import read_ledger
+from audit.tables import DIGEST, QUEUES, RUNS, EngineError, Task
 from tests.audit.border import PLACES, append, made
 from tests.audit.counted import lost_and_repeated, much_damaged
 from tests.audit.engines.here import Here
@@ -55,9 +60,23 @@ def test_both_engines_find_the_same_of_small_logs(plant: Any, tmp_path: Path) ->
     check(2, stores, ledger)
 
 
+def told_twice(root: Path) -> tuple[list[Path], Path]:
+    """A ledger that lists each message twice, at places that others have."""
+    stores, writer, ledger = make(root)
+    lines = [json.loads(line) for line in ledger.read_text().splitlines()]
+    stands = {row["uniq_key"]: row["phys_offset"] for row in writer.rows}
+    chance = random.Random(1)
+    for line in lines:
+        line["phys_offset"] = stands[line["uniq_key"]]
+        line["queue_offset"] += chance.randrange(4)
+    ledger.write_text("".join(json.dumps(line) + "\n" for line in [*lines, *reversed(lines)]))
+    return stores, ledger
+
+
 LOGS: dict[str, Callable[[Path], tuple[list[Path], Path | None]]] = {
     "lost and repeated": lost_and_repeated,
     "much damaged": much_damaged,
+    "told twice": told_twice,
     "queues": make_queued,
     "a topic created again": lambda root: (topic_created_again(root, 5)[0], None),
     "expired places": lambda root: (delayed_across_retention(root, (0,))[0], None),
@@ -80,6 +99,7 @@ def test_both_engines_find_the_same_however_the_rows_are_spread(
     monkeypatch.setattr("audit.engines.on_spark.entries.STRETCH_PLACES", chance.choice((7, 1_000_000)))
     monkeypatch.setattr("audit.engines.on_spark.cluster.TABLES_AT_ONCE", chance.choice((1, 8)))
     monkeypatch.setattr("audit.engines.on_spark.records.NEAR_BYTES_MIN", 0)
+    monkeypatch.setattr("audit.engines.on_spark.acknowledged.KEYS_MAX", chance.choice((0, 1_000_000)))
     # So that pieces tell less, and records are asked.
     monkeypatch.setattr("audit.engines.pieces.ROWS_MAX", chance.choice((0, 20_000)))
     monkeypatch.setattr("audit.engines.pieces.TWICE_MAX", chance.choice((1, 10_000)))
@@ -100,6 +120,32 @@ def test_what_an_incremental_audit_trusts_is_the_same(tmp_path: Path) -> None:
         found.append((first.findings, run_with(engine, stores, None, state).findings))
     assert found[0] == found[1]
     assert {finding.kind for finding in found[0][1]} == {"queue_gap", "dup_message"}
+
+
+def test_of_a_short_ledger_no_other_records_leave_their_worker(tmp_path: Path) -> None:
+    stores, _, ledger = make(tmp_path)
+    few = tmp_path / "few.jsonl"
+    few.write_text("".join(ledger.read_text().splitlines(keepends=True)[:3]))
+    told = read_ledger(str(few))
+    task = Task(0, str(stores[0]), f"commitlog/{0:020d}", 0, 4096, 4096, 0, 4096, (), True, plain=True)
+    try:
+        wanted = Wanted.of(told)
+        rows = tables(BODIES, _scanned(wanted, task))
+        assert sorted(pa.concat_tables(rows)["uniq_key"].to_pylist()) == sorted(
+            told.table()["uniq_key"].to_pylist()
+        )
+        every = tables(BODIES, _scanned(replace(wanted, keys=wanted.keys[:0]), task))
+        assert sum(map(len, every)) > 3
+    finally:
+        told.close()
+
+
+def test_rows_that_spark_put_apart_are_no_part() -> None:
+    """As if a union did not keep to what both were shuffled by."""
+    context = Here(1).context
+    one, other = (context.parallelize([(0, ("kind", b""))], 1).partitionBy(count, int) for count in (2, 3))
+    with pytest.raises(EngineError, match="apart"):
+        in_parts(lambda part, rows: iter(()), one, other)  # type: ignore[arg-type]
 
 
 def test_ranges_that_touch_and_are_alike_are_one() -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from audit.rows.parts import Folder
 from audit.tables import EngineError, Task
 from tests import ROOT
 from tests.audit.plants import make, run_spark
@@ -201,6 +202,41 @@ def test_what_ended_a_task_is_said(engine: Any) -> None:
     with pytest.raises(EngineError, match="Python worker exited unexpectedly"), spark_errors():
         engine._cluster.each([0], 0).map(_end).collect()
     engine.warm_up()
+
+
+def _leave(thing: object) -> None:
+    from audit.engines.on_spark.spreading import workers_folder
+
+    folder = Folder(workers_folder())
+    Path(os.environ["LEFT"]).write_text(str(folder.path))
+    _end(folder)
+
+
+def test_what_a_killed_worker_left_goes_with_its_jvm(tmp_path: Path) -> None:
+    """Spark kills the workers of a job that failed; each had files."""
+    program = """
+from audit.engines.spark import SparkEngine
+from tests.audit.engines.test_spark_session import _leave
+engine = SparkEngine("local[1]")
+try:
+    engine._cluster.each([0], 0).map(_leave).collect()
+except Exception:
+    print("ended")
+engine.close()
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=ROOT,
+        env={**os.environ, "TMPDIR": str(tmp_path), "LEFT": str(tmp_path / "left")},
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+    assert done.stdout == "ended\n", done.stderr
+    left = Path((tmp_path / "left").read_text())
+    assert tmp_path in left.parents
+    assert not left.exists()
 
 
 def test_a_program_finds_its_session_as_it_was(engine: Any) -> None:
