@@ -13,24 +13,23 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from itertools import takewhile
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
-from pyspark import RDD, SparkContext
+from pyspark import SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from audit.engines.on_spark import digests
 from audit.engines.on_spark.acknowledged import Acknowledged
-from audit.engines.on_spark.cluster import Cluster, collected, in_turn
+from audit.engines.on_spark.cluster import Cluster, in_turn
 from audit.engines.on_spark.entries import EnteredRows, cut
 from audit.engines.on_spark.java import Java, find_java
 from audit.engines.on_spark.queues import Queues
 from audit.engines.on_spark.records import PiecedRows, Rows
 from audit.engines.on_spark.session import GATEWAY, start_context, submitted_context
 from audit.engines.on_spark.users import Users
-from audit.engines.pieces import unpacked
 from audit.engines.slices import last_place, planned
 from audit.ledgers.ledger import Ledger
 from audit.reading.derived.index_files import INDEX, INDEX_ORDER, IndexTask
@@ -43,7 +42,6 @@ from audit.rows.parts import Folder
 from audit.tables import (
     FOLDED,
     LACKING,
-    LOG,
     Again,
     EngineError,
     Entered,
@@ -85,8 +83,6 @@ TRACEBACK: Final = "Traceback (most recent call last)"
 CALLED: Final = "An error occurred while calling"
 """What Py4J begins with, of each error in the JVM."""
 DESCRIPTION: Final = "spark.job.description"
-STREAMED_ROWS: Final = 10_000
-DAMAGE_ORDER: Final = ["replica", "offset", "kind"]
 
 
 class SparkEngine:
@@ -201,19 +197,12 @@ class SparkLog:
         if not left:
             return
         self._ask("damage")
-        for table in self._damage(left):
-            left -= len(table)
-            yield table
+        with spark_errors():
+            for table in self._rows.damage():
+                left -= len(table)
+                yield table
         if left:  # a worker lost what it kept, and the store is another one by now
             raise EngineError("the damage of a log was read again, and was not the same")
-
-    def _damage(self, count: int) -> Iterator[pa.Table]:
-        rows = self._rows.damage()
-        with spark_errors():
-            if count > STREAMED_ROWS:
-                yield from _streamed(rows.flatMap(_mappings).sortBy(_place))
-            else:
-                yield collected(rows, LOG).sort_by([(name, "ascending") for name in DAMAGE_ORDER])
 
     def record_count(self) -> int:
         return sum(self.chunks()["records"].to_pylist())
@@ -348,23 +337,3 @@ class SparkLog:
     def acked_behind(self, ledger: Ledger, view: View, offset: int, lacking: View | None = None) -> Tail:
         self._ask("acknowledged messages behind an end")
         return self._of(ledger).behind(view, offset, lacking)
-
-
-def _streamed(damage: RDD[dict[str, Any]]) -> Iterator[pa.Table]:
-    """The rows as small tables, a partition at a time on the driver; those of one offset are in one."""
-    waiting: list[dict[str, Any]] = []
-    for row in damage.toLocalIterator():
-        if len(waiting) >= STREAMED_ROWS and row["offset"] != waiting[-1]["offset"]:
-            yield pa.Table.from_pylist(waiting, schema=LOG)
-            waiting = []
-        waiting.append(row)
-    if waiting:
-        yield pa.Table.from_pylist(waiting, schema=LOG)
-
-
-def _mappings(raw: bytes) -> list[dict[str, Any]]:
-    return list(unpacked(raw, 1)[0].to_pylist())
-
-
-def _place(row: Mapping[str, Any]) -> tuple[Any, ...]:
-    return tuple(row[name] for name in DAMAGE_ORDER)

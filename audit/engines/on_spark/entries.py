@@ -110,7 +110,10 @@ class EnteredRows:
                 lacking += in_turn(runs)
         finally:
             release(judged)
-        return Entered(wrong, pa.concat_tables(lacking), _last(tables(LAST, told)))
+        last: dict[Queue, int] = {}
+        for rows in tables(LAST, told):
+            _take_last(last, rows)
+        return Entered(wrong, pa.concat_tables(lacking), last)
 
     def _odd_dues(self) -> Odd:
         delays = shuffled(in_parts(partial(_delays, self._cut), self._rows, stay=False), self._cut.parts)
@@ -194,12 +197,17 @@ def _judged(
     """What is wrong in each stretch, the last right place of each queue, and records without a right entry
     there."""
     lacks = False
+    last: dict[Queue, int] = {}
     for stretch in _stretches(cuts, part, elements):
         found = stretch.judged(odd, bounds, queues)
-        for kind, rows in ((WRONG, found.wrong), (LAST, found.last), (RECORDS, found.unentered)):
+        for kind, rows in ((WRONG, found.wrong), (RECORDS, found.unentered)):
             if len(rows):
                 yield part, (kind, packed(rows))
         lacks |= len(found.unentered) > 0
+        _take_last(last, found.last)
+    if last:
+        rows = [dict(zip(_PLACE, (*queue, place), strict=True)) for queue, place in last.items()]
+        yield part, (LAST, packed(pa.Table.from_pylist(rows, schema=_PLACES)))
     if lacks:
         yield part, (LACKED, b"")
 
@@ -208,12 +216,9 @@ def _is_told(element: Element) -> bool:
     return element[1][0] != RECORDS
 
 
-def _last(found: Iterable[pa.Table]) -> dict[Queue, int]:
-    last: dict[Queue, int] = {}
-    for rows in found:
-        for topic, queue_id, place in zip(*(rows[name].to_pylist() for name in _PLACE), strict=True):
-            last[topic, queue_id] = max(last.get((topic, queue_id), -1), place)
-    return last
+def _take_last(last: dict[Queue, int], rows: pa.Table) -> None:
+    for topic, queue_id, place in zip(*(rows[name].to_pylist() for name in _PLACE), strict=True):
+        last[topic, queue_id] = max(last.get((topic, queue_id), -1), place)
 
 
 def _right(cuts: Cut, odd: Odd, part: int, elements: Iterable[Element]) -> Iterator[Element]:

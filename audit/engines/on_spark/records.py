@@ -3,15 +3,16 @@ kept, only for a question that the pieces do not answer."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Final, Protocol
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark import RDD
 
-from audit.engines.on_spark.cluster import KEPT, Cluster, Keyed, collected, release
+from audit.engines.on_spark.cluster import KEPT, Cluster, Keyed, collected, in_turn, release
 from audit.engines.on_spark.reads import read_near
 from audit.engines.pieces import KEYS, PIECE, PIECES, TWICE_MAX, PieceTask, packed, twice, unpacked
 from audit.engines.told import Told
@@ -24,6 +25,8 @@ NEAR_BYTES_MIN: Final = 64 * 1024 * 1024
 """Of the log; what is smaller is read whole."""
 NEAR_MAX: Final = 2
 """Of some of the records."""
+TABLE_ROWS: Final = 8_000
+_PLACE: Final = ["replica", "offset"]
 _TOLD: Final = pa.schema([PIECES.field(name) for name in ("replica", "offset", "told")])
 
 
@@ -38,8 +41,8 @@ class Rows(Protocol):
     def told(self) -> Told:
         """What pieces say together."""
 
-    def damage(self) -> RDD[bytes]:
-        """LOG rows."""
+    def damage(self) -> Iterator[pa.Table]:
+        """LOG rows, of each replica by offset and kind; those of one offset are in one table."""
 
     def twice(self, view: View) -> list[int] | None:
         """Hashes of all keys of users that may stand twice in a view; None: not known."""
@@ -74,8 +77,14 @@ class PiecedRows:
     def _fetch(self) -> pa.Table:
         return collected(self._kept.flatMap(partial(_rows_of, (PIECE,), _TOLD)), _TOLD)
 
-    def damage(self) -> RDD[bytes]:
-        return self._kept.flatMap(partial(_rows_of, (DAMAGE,), LOG))
+    def damage(self) -> Iterator[pa.Table]:
+        starts: dict[int, list[int]] = {}
+        for replica, offset in sorted(zip(*(self.chunks[n].to_pylist() for n in _PLACE), strict=True)):
+            starts.setdefault(replica, []).append(offset)
+        count = self._cluster.partitions(len(self.chunks))
+        rows = self._kept.flatMap(partial(_rows_of, (DAMAGE,), LOG))
+        placed = rows.flatMap(partial(_by_place, starts, count)).partitionBy(count, int)
+        return in_turn(placed.mapPartitions(_in_order))
 
     def twice(self, view: View) -> list[int] | None:
         pieces = self.told.of(view)
@@ -123,6 +132,34 @@ def _rows_of(kinds: tuple[int, ...], schema: pa.Schema, raw: bytes) -> Iterator[
     rows = rows.filter(pc.is_in(rows["row"], pa.array(kinds, pa.int8())))
     if len(rows):
         yield packed(rows.select(schema.names))
+
+
+def _by_place(starts: Mapping[int, list[int]], count: int, raw: bytes) -> Iterator[Keyed]:
+    """Rows by the stretch in which they are; stretches of each replica by offset, in ``count`` parts."""
+    (rows,) = unpacked(raw, 1)
+    replicas, before, whole = rows["replica"].to_numpy(), 0, sum(map(len, starts.values()))
+    for replica, own in sorted(starts.items()):
+        here = rows.filter(pa.array(replicas == replica))
+        number = np.searchsorted(np.array(own), here["offset"].to_numpy(), "right") - 1
+        part = (before + np.maximum(number, 0)) * count // whole
+        for at in np.unique(part).tolist():
+            yield at, packed(here.filter(pa.array(part == at)))
+        before += len(own)
+
+
+def _in_order(rows: Iterable[Keyed]) -> Iterator[bytes]:
+    found = [unpacked(raw, 1)[0] for _, raw in rows]
+    if not found:
+        return
+    every = pa.concat_tables(found).sort_by([(name, "ascending") for name in (*_PLACE, "kind")])
+    offset = every["offset"].to_numpy()
+    at = 0
+    while at < len(every):
+        end = min(at + TABLE_ROWS, len(every))
+        (others,) = np.nonzero(offset[end:] != offset[end - 1])
+        end = end + int(others[0]) if len(others) else len(every)
+        yield packed(every.slice(at, end - at))
+        at = end
 
 
 def _keys(taken: set[tuple[int, int]] | None, raw: bytes) -> Iterator[Keyed]:

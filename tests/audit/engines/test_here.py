@@ -38,6 +38,29 @@ from tests.audit.plants import (
 )
 from tests.audit.recall.together import BUNDLES, LAWFUL, planted
 from tests.audit.stores import trio
+from tests.audit.transactions import Transaction
+
+
+@pytest.fixture(params=range(2))
+def seed(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    """By which all is cut into pieces of some records, ledgers into parts, and stretches of some places."""
+    chance = random.Random(request.param)
+    for name, small, large in (
+        ("plan.CHUNK_BYTES_MIN", 700, 4096),
+        ("ledgers.ledger._PART_BYTES", 300, 1000),
+        ("engines.on_spark.spreading.SLICE_ROWS", 2, 8000),
+        ("engines.on_spark.entries.STRETCH_ROWS", 3, 200_000),
+        ("engines.on_spark.entries.STRETCH_PLACES", 7, 1_000_000),
+        ("engines.on_spark.cluster.TABLES_AT_ONCE", 1, 8),
+        ("engines.on_spark.records.TABLE_ROWS", 1, 8000),
+        ("engines.on_spark.acknowledged.KEYS_MAX", 0, 1_000_000),
+        ("engines.on_spark.acknowledged.LOTS", 1, 3),
+        ("engines.pieces.ROWS_MAX", 0, 20_000),  # so that pieces tell less, and records are asked
+        ("engines.on_spark.records.NEAR_BYTES_MIN", 0, 0),
+        ("engines.on_spark.records.TWICE_MAX", 1, 10_000),
+    ):
+        monkeypatch.setattr(f"audit.{name}", chance.choice((small, large)))
+    return int(request.param)
 
 
 def check(seed: int, stores: list[Path], ledger: Path | None) -> None:
@@ -48,16 +71,16 @@ def check(seed: int, stores: list[Path], ledger: Path | None) -> None:
 
 
 @pytest.mark.parametrize("name", [*BUNDLES, *LAWFUL])
-def test_both_engines_find_the_same_of_each_kind_of_damage(name: str, tmp_path: Path) -> None:
+def test_both_engines_find_the_same_of_each_kind_of_damage(name: str, seed: int, tmp_path: Path) -> None:
     group, _ = planted(tmp_path, (BUNDLES | LAWFUL)[name], 3, 1)
-    check(1, group.stores, group.ledger)
+    check(seed, group.stores, group.ledger)
 
 
 @pytest.mark.parametrize("plant", PLANTS, ids=lambda plant: str(plant.name))
-def test_both_engines_find_the_same_of_small_logs(plant: Any, tmp_path: Path) -> None:
+def test_both_engines_find_the_same_of_small_logs(plant: Any, seed: int, tmp_path: Path) -> None:
     stores, writer, ledger = make(tmp_path)
     plant.do(stores, writer)
-    check(2, stores, ledger)
+    check(seed, stores, ledger)
 
 
 def told_twice(root: Path) -> tuple[list[Path], Path]:
@@ -85,27 +108,21 @@ LOGS: dict[str, Callable[[Path], tuple[list[Path], Path | None]]] = {
 }
 
 
-@pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("name", LOGS)
-def test_both_engines_find_the_same_however_the_rows_are_spread(
-    name: str, seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """In pieces of some records, and stretches of some places."""
-    chance = random.Random(seed)
-    monkeypatch.setattr("audit.plan.CHUNK_BYTES_MIN", chance.choice((700, 4096)))
-    monkeypatch.setattr("audit.ledgers.ledger._PART_BYTES", chance.choice((300, 4 << 20)))
-    monkeypatch.setattr("audit.engines.on_spark.spreading.SLICE_ROWS", chance.choice((2, 8000)))
-    monkeypatch.setattr("audit.engines.on_spark.entries.STRETCH_ROWS", chance.choice((3, 200_000)))
-    monkeypatch.setattr("audit.engines.on_spark.entries.STRETCH_PLACES", chance.choice((7, 1_000_000)))
-    monkeypatch.setattr("audit.engines.on_spark.cluster.TABLES_AT_ONCE", chance.choice((1, 8)))
-    monkeypatch.setattr("audit.engines.on_spark.records.NEAR_BYTES_MIN", 0)
-    monkeypatch.setattr("audit.engines.on_spark.acknowledged.KEYS_MAX", chance.choice((0, 1_000_000)))
-    # So that pieces tell less, and records are asked.
-    monkeypatch.setattr("audit.engines.pieces.ROWS_MAX", chance.choice((0, 20_000)))
-    monkeypatch.setattr("audit.engines.pieces.TWICE_MAX", chance.choice((1, 10_000)))
-    monkeypatch.setattr("audit.engines.on_spark.records.TWICE_MAX", 1)
+def test_both_engines_find_the_same_however_the_rows_are_spread(name: str, seed: int, tmp_path: Path) -> None:
     stores, ledger = LOGS[name](tmp_path)
     check(seed, stores, ledger)
+
+
+@pytest.mark.parametrize("again", range(3))
+def test_both_engines_find_the_same_of_transactions(again: int, seed: int, tmp_path: Path) -> None:
+    """Of 40 that were committed; two logs lost what was sent, and one ends before; then the first lost it."""
+    log = Transaction(tmp_path, "committed", moved=bool(again % 2), count=40)
+    log.lose(1, 2)
+    log.end_before_it_was_sent(3)
+    check(seed + again, log.stores, log.ledger)
+    log.lose(0)
+    check(seed + again, log.stores, log.ledger)
 
 
 def test_what_an_incremental_audit_trusts_is_the_same(tmp_path: Path) -> None:

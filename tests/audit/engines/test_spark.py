@@ -316,7 +316,6 @@ def test_spark_counts_them_too(engine: object, tmp_path: Path, monkeypatch: pyte
     least = cluster.partitions(1 << 20)
     monkeypatch.setattr("audit.engines.on_spark.session.TASK_ROWS", 20)
     monkeypatch.setattr("audit.rows.bounded.LISTED_MAX", 5)
-    monkeypatch.setattr(spark, "STREAMED_ROWS", 3)
     # As on a cluster: no line of the ledger goes through the driver.
     monkeypatch.setattr("audit.engines.on_spark.cluster.Cluster.reads_here", False)
     monkeypatch.setattr("audit.engines.on_spark.ledger.ranges", partial(ranges, size=1000))
@@ -348,7 +347,6 @@ def test_spark_counts_damage_beyond_the_first(
     stores, ledger = much_damaged(tmp_path)
     whole = run_local(stores, ledger)
     monkeypatch.setattr("audit.rows.bounded.LISTED_MAX", 5)
-    monkeypatch.setattr("audit.engines.spark.STREAMED_ROWS", 3)  # so damage comes as a stream
     rest, specs = tmp_path / "unlisted.parquet", parse_stores([*map(str, stores)])
     report = audit(specs, cast(Engine, engine), ledger_path=str(ledger), unlisted=rest)
     check_damage(report, whole, rest)

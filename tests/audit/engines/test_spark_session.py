@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import os
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -12,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from audit.rows.parts import Folder
 from audit.tables import EngineError, Task
 from tests import ROOT
+from tests.audit.engines.killed import end
 from tests.audit.plants import make, run_spark
 from tests.audit.stores import patch
 
@@ -189,10 +188,6 @@ def test_an_error_of_spark_is_said_without_its_stack(text: str, said: str) -> No
     assert reason(text) == said
 
 
-def _end(thing: object) -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
 def test_what_ended_a_task_is_said(engine: Any) -> None:
     from audit.engines.spark import spark_errors
 
@@ -200,26 +195,18 @@ def test_what_ended_a_task_is_said(engine: Any) -> None:
     with pytest.raises(EngineError, match=r"^Spark failed: FileNotFoundError: .*/nowhere/commitlog/0'$"):
         engine.compared([gone])
     with pytest.raises(EngineError, match="Python worker exited unexpectedly"), spark_errors():
-        engine._cluster.each([0], 0).map(_end).collect()
+        engine._cluster.each([0], 0).map(end).collect()
     engine.warm_up()
-
-
-def _leave(thing: object) -> None:
-    from audit.engines.on_spark.spreading import workers_folder
-
-    folder = Folder(workers_folder())
-    Path(os.environ["LEFT"]).write_text(str(folder.path))
-    _end(folder)
 
 
 def test_what_a_killed_worker_left_goes_with_its_jvm(tmp_path: Path) -> None:
     """Spark kills the workers of a job that failed; each had files."""
     program = """
 from audit.engines.spark import SparkEngine
-from tests.audit.engines.test_spark_session import _leave
+from tests.audit.engines.killed import leave
 engine = SparkEngine("local[1]")
 try:
-    engine._cluster.each([0], 0).map(_leave).collect()
+    engine._cluster.each([0], 0).map(leave).collect()
 except Exception:
     print("ended")
 engine.close()
