@@ -1,6 +1,7 @@
 """Which record is each acknowledged message? The ledger joined with a view, part by part of its keys.
 
-A part is small whatever the lengths of ledger and log. ``audit.engines.spark`` does the same on a cluster.
+A part is small whatever the lengths of ledger and log. ``audit.engines.on_spark`` runs these functions on a
+cluster.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Do queues, keys and acknowledgements agree with the records? Asked of rows in files, in Arrow and numpy.
 
 Rows are read in log order, a chunk at a time; what is kept grows with queues and with what is wrong, not with
-records. ``audit.engines.spark`` asks the same questions of a cluster; a test holds the two together.
+records. ``audit.engines.on_spark`` runs these functions on a cluster; a test holds the two together.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ from audit.engines.on_spark.cluster import Cluster, in_turn
 from audit.engines.on_spark.entries import EnteredRows, cut
 from audit.engines.on_spark.java import Java, find_java
 from audit.engines.on_spark.queues import Queues
-from audit.engines.on_spark.records import PiecedRows, Rows
+from audit.engines.on_spark.records import PiecedRows
 from audit.engines.on_spark.session import GATEWAY, start_context, submitted_context
 from audit.engines.on_spark.users import Users
 from audit.engines.slices import last_place, planned
@@ -178,7 +178,7 @@ class SparkLog:
     """What pieces of the logs tell answers most questions of queues. For the others, and for those of
     messages, records are read once more."""
 
-    def __init__(self, cluster: Cluster, rows: Rows) -> None:
+    def __init__(self, cluster: Cluster, rows: PiecedRows) -> None:
         self._cluster = cluster
         self._rows = rows
         self._queues = Queues(cluster, rows)

@@ -37,7 +37,7 @@ def of_json(value: Any, last: int = LAST) -> int:
 
 
 def sums(a: Any, b: Any) -> Any:
-    """a + b, numpy int64; ``LAST`` where that is more or less than 64 bits hold, as try_add is on Spark."""
+    """a + b, numpy int64; ``LAST`` where that is more or less than 64 bits hold."""
     with np.errstate(over="ignore"):
         found = a.astype(np.int64) + b.astype(np.int64)
     return np.where(((a ^ found) & (b ^ found)) < 0, LAST, found)

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from pyspark import RDD
 
 from audit.engines.on_spark.cluster import Cluster, collected
-from audit.engines.on_spark.records import Rows
+from audit.engines.on_spark.records import PiecedRows
 from audit.engines.on_spark.spreading import (
     Element,
     in_parts,
@@ -43,7 +43,7 @@ _CHUNK: Final = pa.field("chunk", pa.int64())  # where the records begin of whic
 class Queues:
     """``placed``: only of records that name the place where they stand."""
 
-    def __init__(self, cluster: Cluster, rows: Rows) -> None:
+    def __init__(self, cluster: Cluster, rows: PiecedRows) -> None:
         self._cluster, self._rows = cluster, rows
 
     def broken_queues(self, view: View, before: pa.Table, most: int, *, whole: bool) -> pa.Table:

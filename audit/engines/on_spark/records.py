@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Final, Protocol
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -30,32 +30,6 @@ _PLACE: Final = ["replica", "offset"]
 _TOLD: Final = pa.schema([PIECES.field(name) for name in ("replica", "offset", "told")])
 
 
-class Rows(Protocol):
-    """The rows of a scan."""
-
-    @property
-    def tasks(self) -> list[Task]: ...
-    @property
-    def chunks(self) -> pa.Table: ...
-    @property
-    def told(self) -> Told:
-        """What pieces say together."""
-
-    def damage(self) -> Iterator[pa.Table]:
-        """LOG rows, of each replica by offset and kind; those of one offset are in one table."""
-
-    def twice(self, view: View) -> list[int] | None:
-        """Hashes of all keys of users that may stand twice in a view; None: not known."""
-
-    def whole(self) -> RDD[bytes]:
-        """LOG rows, kept; each task's in log order."""
-
-    def near(self, topics: Sequence[str]) -> RDD[bytes]:
-        """At least those of the records of these topics."""
-
-    def close(self) -> None: ...
-
-
 class PiecedRows:
     """What the pieces of each task tell, kept: some rows a queue and piece, and eight bytes a key."""
 
@@ -78,6 +52,7 @@ class PiecedRows:
         return collected(self._kept.flatMap(partial(_rows_of, (PIECE,), _TOLD)), _TOLD)
 
     def damage(self) -> Iterator[pa.Table]:
+        """LOG rows, of each replica by offset and kind; those of one offset are in one table."""
         starts: dict[int, list[int]] = {}
         for replica, offset in sorted(zip(*(self.chunks[n].to_pylist() for n in _PLACE), strict=True)):
             starts.setdefault(replica, []).append(offset)
@@ -87,6 +62,7 @@ class PiecedRows:
         return in_turn(placed.mapPartitions(_in_order))
 
     def twice(self, view: View) -> list[int] | None:
+        """Hashes of all keys of users that may stand twice in a view; None: not known."""
         pieces = self.told.of(view)
         if pieces is None:
             return None
@@ -100,9 +76,11 @@ class PiecedRows:
         return found if len(found) < TWICE_MAX else None
 
     def whole(self) -> RDD[bytes]:
+        """LOG rows, kept; each task's in log order."""
         return self._again((), lambda: self._cluster.read("scan", self.tasks, self._bytes))
 
     def near(self, topics: Sequence[str]) -> RDD[bytes]:
+        """At least those of the records of these topics."""
         key = tuple(topics)
         many = len(self._read) >= NEAR_MAX and key not in self._read
         if () in self._read or self._bytes < NEAR_BYTES_MIN or many:
