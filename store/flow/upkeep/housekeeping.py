@@ -55,7 +55,6 @@ class Housekeeping:
         self._reserve = reserve
         self._throttle = throttle
         self._interval_s = interval_ms / 1000
-        self._want_sync = want_sync
         self.queues = QueueFlush(env, files, flow.dispatcher, want_sync)
         self._early = asyncio.Event()
         self._written = b""
@@ -97,8 +96,8 @@ class Housekeeping:
         self._early.set()
 
     def soon(self) -> None:
-        """The log grew a lot: begin the next round early."""
-        self._want_sync(self._log.end)
+        """The log grew a lot: begin the next round early. The round asks for the log's sync, so that many
+        steps of growth within EARLY_S have one."""
         self._early.set()
 
     def stop(self) -> None:
