@@ -177,6 +177,7 @@ class Task:
     aligned: bool = False  # a record (or damage) is known to start at ``start``
     plain: bool = False  # also the CRC of decompressed bodies, which a ledger speaks of
     everywhere: bool = False  # digests that each worker can make, with fast hashes or without
+    onward: bool = False  # also what is damaged from ``end`` on, up to where the next task finds a record
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -371,7 +372,7 @@ def run_scan(task: Task) -> Iterator[pa.RecordBatch]:
     """One task's LOG rows, in batches of bounded size. Raises OSError."""
     storage = open_storage(task.location)
     try:
-        told = {"aligned": task.aligned, "plain": task.plain}
+        told = {"aligned": task.aligned, "onward": task.onward, "plain": task.plain}
         rows = scan_columns(_reader(storage, task), *_bounds(task), **told, batch=BATCH_ROWS)
         waiting: list[pa.RecordBatch] = []
         while True:
@@ -397,7 +398,7 @@ def scanned_records(task: Task) -> Generator[list[Record], None, tuple[Chunk, li
     """One task's records, in batches of bounded size; returns its seams and damage. Raises OSError."""
     storage = open_storage(task.location)
     try:
-        told = {"aligned": task.aligned, "plain": task.plain}
+        told = {"aligned": task.aligned, "onward": task.onward, "plain": task.plain}
         return (yield from scan(_reader(storage, task), *_bounds(task), **told, batch=BATCH_ROWS))
     finally:
         storage.close()

@@ -15,6 +15,10 @@ filters on these columns do the same. An option that a table cannot use is an er
 
 from __future__ import annotations
 
+import atexit
+import shutil
+import tempfile
+from pathlib import Path
 from typing import Any
 
 from pyspark.sql import SparkSession
@@ -22,6 +26,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from audit.engines import options as told
+from audit.engines.on_spark.session import packages
 from audit.engines.options import NAME
 from audit.engines.stream import EVENT, StreamReader, fails_on_loss
 from audit.engines.tables import TABLES, PushingReader, TableReader, Wanted, schema_of
@@ -31,6 +36,16 @@ from model.errors import ConfigError
 def register(session: SparkSession) -> None:
     """Make the format known to a session."""
     session.dataSource.register(CommitLogSource)
+
+
+def ship(session: SparkSession) -> None:
+    """Send our packages to the workers of a session on a cluster, where they are not installed: for tables,
+    and for ``SparkEngine``. They are there until the session's context ends. Call it before ``register``: a
+    format has what was sent until then."""
+    # Workers that start later fetch it from here.
+    folder = Path(tempfile.mkdtemp(prefix="keelmq-audit-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    session.sparkContext.addPyFile(str(packages(folder)))
 
 
 class CommitLogSource(DataSource):

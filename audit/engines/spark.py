@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -76,9 +77,12 @@ def reason(text: str) -> str:
     elif lines and CALLED in lines[0]:
         lines = lines[1:]
     said = lines[0].strip().removeprefix(": ") if lines else ""
+    if NO_MODULE.search(said):
+        said += f" (on a worker: {__package__}.commitlog.ship(session) sends it there)"
     return said.rpartition("most recent failure: ")[2]
 
 
+NO_MODULE: Final = re.compile(rf"No module named '{re.escape(__name__.partition('.')[0])}[.']")
 TRACEBACK: Final = "Traceback (most recent call last)"
 CALLED: Final = "An error occurred while calling"
 """What Py4J begins with, of each error in the JVM."""

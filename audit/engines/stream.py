@@ -34,54 +34,60 @@ class DataLossError(MqError):
 
 
 class StreamReader(DataSourceStreamReader):
-    """Offsets are ``{"stores": {name: Position}}``. Options: ``startingOffsets`` (``earliest``, ``latest``),
-    ``upTo`` (``confirmed``, ``written``), ``failOnDataLoss``."""
+    """Offsets are ``{"stores": {identity: Position}}``, see ``StoreSpec``. Options:
+    ``startingOffsets`` (``earliest``, ``latest``), ``upTo`` (``confirmed``, ``written``),
+    ``failOnDataLoss``."""
 
     def __init__(self, table: str, paths: Sequence[str], wanted: Wanted, options: Mapping[str, str]) -> None:
         if table not in STREAMED:
             raise ConfigError(f"format {NAME}: a stream has the tables {', '.join(STREAMED)}, not {table!r}")
         self._tables = TableReader(table, paths, wanted)
-        self._specs = {spec.name: spec for spec in parse_stores(list(paths))}
+        self._specs = parse_stores(list(paths))
         self._fails = fails_on_loss(options)
         self._up_to = _one_of(options, "upto", ("", CONFIRMED, WRITTEN))
         self._starting = _one_of(options, "startingoffsets", ("", "earliest", _NEWEST))
 
     def initialOffset(self) -> dict[str, Any]:
         found = {}
-        for name, spec in self._specs.items():
+        for spec in self._specs:
             if self._starting == _NEWEST:
-                found[name] = look(spec, self._up_to)[1].to_json()
+                found[spec.identity] = look(spec, self._up_to)[1].to_json()
             else:
-                found[name] = self._first(spec).to_json()
+                found[spec.identity] = self._first(spec).to_json()
         return {"stores": found}
 
     def latestOffset(self, start: dict[str, Any], limit: Any = None) -> dict[str, Any]:
-        """Raises DataLossError, unless it is told as rows."""
+        """Raises DataLossError, unless it is told as rows; ConfigError when ``start`` is of other stores."""
         found = {}
-        for name, spec in self._specs.items():
+        if start["stores"] and not any(spec.identity in start["stores"] for spec in self._specs):
+            raise ConfigError(
+                f"format {NAME}: the checkpoint is of other stores, {', '.join(start['stores'])}: give the"
+                " same paths, or take a new checkpointLocation (a store that is given as NAME=PATH may move)"
+            )
+        for spec in self._specs:
             before = self._position(start, spec)
             replica, now = look(spec, self._up_to, before)
             events, resumed = _losses(replica, before)
-            self._refuse(name, events)
+            self._refuse(spec.name, events)
             # What is confirmed may be told late, as after a restart: a position does not go back for that.
             if not events and now.offset <= resumed:
                 now = before
-            found[name] = (now if now.offset >= resumed else now.at(resumed)).to_json()
+            found[spec.identity] = (now if now.offset >= resumed else now.at(resumed)).to_json()
         return {"stores": found}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """A stretch of a log each, and one for each loss. Raises DataLossError, unless it is told as rows."""
         found = []
-        for name, spec in self._specs.items():
-            if name not in end["stores"]:
+        for spec in self._specs:
+            if spec.identity not in end["stores"]:
                 continue
             replica = load(spec)
             find_own_ends([replica])
             events, resumed = _losses(replica, self._position(start, spec))
-            self._refuse(name, events)
-            found += [InputPartition((name, {"event": event})) for event in events]
+            self._refuse(spec.name, events)
+            found += [InputPartition((spec.name, {"event": event})) for event in events]
             # Cut since the batch was planned: the next one tells it.
-            until = Position.from_json(end["stores"][name])
+            until = Position.from_json(end["stores"][spec.identity])
             replica.end = min(until.offset, max(resumed, proven(replica, until)), replica.end)
             found += self._tables.stretches([replica], resumed)
         return found
@@ -113,7 +119,7 @@ class StreamReader(DataSourceStreamReader):
 
     def _position(self, offsets: dict[str, Any], spec: StoreSpec) -> Position:
         """A store that is new to the query begins where its log does."""
-        told = offsets["stores"].get(spec.name)
+        told = offsets["stores"].get(spec.identity)
         return Position.from_json(told) if told else self._first(spec)
 
     def _refuse(self, name: str, events: list[tuple[str, int, int]]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 from typing import Any, Final
 
 import pyarrow as pa
@@ -27,10 +28,11 @@ from audit.plan import CHUNK_BYTES_MIN, covered, tasks
 from audit.reading.aside import find_own_ends
 from audit.reading.derived.index_rows import INDEXED, index_parts, read_index
 from audit.reading.derived.queue_files import ENTRIES, QueueFile, look, read_entries
-from audit.reading.layout import Replica, Segment, bytes_at, load
+from audit.reading.layout import Replica, Segment, bytes_at, load, segment_reader
 from audit.reading.records.record import RECORD_BYTES_MAX, Record, parse
+from audit.reading.records.search import Search
 from audit.reading.small.beside import look_beside
-from audit.reading.storage import StoreSpec, parse_stores
+from audit.reading.storage import StoreSpec, open_storage, parse_stores
 from audit.rows.intervals import Interval, in_both
 from audit.tables import DAMAGE, DIGEST, LOG, Task, run_digests, run_scan, scanned_records
 from model.errors import ConfigError
@@ -58,7 +60,9 @@ TABLES: Final = {
         ]
     ),
 }
-_END: Final = 1 << 62
+_LEAST: Final = -(1 << 63)
+_MOST: Final = 1 << 63
+"""Bounds that exclude nothing: what an entry says may have rotted."""
 CLOCKS_MS: Final = 10 * 60 * 1000
 """By so much the clocks of a group's masters differ at most: a log's times ascend but for that."""
 _NUMBERS: Final = {"offset": ("begin", "end"), "stored_ms": ("since_ms", "until_ms")}
@@ -76,12 +80,12 @@ _OPTIONS: Final = {
 class Wanted:
     """Which part of a table is read; ``topic`` and ``queue_id`` None: any. ``columns`` empty: all."""
 
-    begin: int = 0
-    end: int = _END
+    begin: int = _LEAST
+    end: int = _MOST
     topic: str | None = None
     queue_id: int | None = None
-    since_ms: int = -_END
-    until_ms: int = _END
+    since_ms: int = _LEAST
+    until_ms: int = _MOST
     columns: tuple[str, ...] = ()
 
     @classmethod
@@ -116,21 +120,22 @@ class Wanted:
 
     @property
     def timed(self) -> bool:
-        return self.since_ms > -_END or self.until_ms < _END
+        return self.since_ms > _LEAST or self.until_ms < _MOST
 
     def rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Those of a table with these columns."""
-        keep = None
+        conditions: list[Any] = []
         for name, (low, high) in _NUMBERS.items():
             if name in batch.schema.names:
                 from_, until = getattr(self, low), getattr(self, high)
-                same = pc.and_(pc.greater_equal(batch[name], from_), pc.less(batch[name], until))
-                keep = same if keep is None else pc.and_(keep, same)
+                if from_ > _LEAST:
+                    conditions.append(pc.greater_equal(batch[name], from_))
+                if until < _MOST:
+                    conditions.append(pc.less(batch[name], until))
         for name, value in (("topic", self.topic), ("queue_id", self.queue_id)):
             if value is not None and name in batch.schema.names:
-                same = pc.fill_null(pc.equal(batch[name], value), False)
-                keep = same if keep is None else pc.and_(keep, same)
-        return batch if keep is None else batch.filter(keep)
+                conditions.append(pc.fill_null(pc.equal(batch[name], value), False))
+        return batch.filter(reduce(pc.and_, conditions)) if conditions else batch
 
 
 def schema_of(table: str, columns: Sequence[str] = ()) -> pa.Schema:
@@ -151,6 +156,24 @@ def _then(replica: Replica, wanted: Wanted) -> list[Interval]:
         if not over and begins_ms - CLOCKS_MS < wanted.until_ms:
             found.append((base, base + replica.segment_bytes))
     return found
+
+
+def _seam(replica: Replica, offset: int) -> int:
+    """From where on all is found that begins at ``offset`` or behind, with the partitions of the whole log:
+    there, where a sound record does. Else it may be damage, which is of the last partition before that begins
+    with one."""
+    segment = replica.segment_at(offset)
+    if segment is None or offset <= segment.base:
+        return offset
+    storage = open_storage(replica.location)
+    try:
+        search = Search(segment_reader(storage, segment), replica.segment_end(segment))
+        at = offset
+        while at > segment.base and search.find_record(at, offset + 1) < 0:
+            at = max(segment.base, (at - 1) // CHUNK_BYTES_MIN * CHUNK_BYTES_MIN)
+    finally:
+        storage.close()
+    return at
 
 
 def _first_ms(replica: Replica, segment: Segment) -> int:
@@ -218,17 +241,23 @@ class TableReader(DataSourceReader):
 
     def _tasks(self, replicas: list[Replica], begin: int) -> list[Task]:
         low = max(begin, self.wanted.begin)
-        wanted = {
-            at: in_both(covered(replica), [(low, max(low, self.wanted.end))])
-            for at, replica in enumerate(replicas)
-            if not replica.empty
-        }
+        wanted = {}
+        for at, replica in enumerate(replicas):
+            if not replica.empty:
+                at_seam = low if self.table == "digests" or low <= begin else max(begin, _seam(replica, low))
+                wanted[at] = in_both(covered(replica), [(at_seam, max(low, self.wanted.end))])
         if self.wanted.timed and self.table == "records":
             wanted = {at: in_both(rows, _then(replicas[at], self.wanted)) for at, rows in wanted.items()}
         planned = tasks(replicas, wanted, chunk=CHUNK_BYTES_MIN)
+        begins = {(task.replica, task.start) for task in planned}
         # A stretch that was cut out need not begin where a record does: then the first one is looked for.
         return [
-            replace(t, aligned=t.start in (begin, replicas[t.replica].start, t.segment_base)) for t in planned
+            replace(
+                task,
+                aligned=task.start in (begin, replicas[task.replica].start, task.segment_base),
+                onward=(task.replica, task.end) in begins and task.end < task.segment_end,
+            )
+            for task in planned
         ]
 
     def _names(self, file: QueueFile) -> bool:
@@ -247,8 +276,8 @@ class TableReader(DataSourceReader):
             yield pa.RecordBatch.from_arrays(columns, schema=schema)
 
     def _batches(self, told: dict[str, Any]) -> Iterable[pa.RecordBatch]:
-        if self.table == "digests":
-            yield run_digests(Task.from_json(told))
+        if self.table == "digests":  # to be compared, with those of other workers, too
+            yield run_digests(replace(Task.from_json(told), everywhere=True))
         elif self.table == "records":
             yield from _records(Task.from_json(told), self.wanted)
         elif self.table == "damage":

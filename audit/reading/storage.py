@@ -86,10 +86,16 @@ def codec_of(location: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class StoreSpec:
-    """A replica as the command line names it."""
+    """A replica as the command line names it. ``named``: the user did, and not the last part of its path."""
 
     name: str
     location: str
+    named: bool = False
+
+    @property
+    def identity(self) -> str:
+        """The same whatever other stores there are."""
+        return self.name if self.named else shown(self.location)
 
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
@@ -103,16 +109,12 @@ def parse_stores(texts: list[str]) -> list[StoreSpec]:
     were given. Raises ConfigError.
     """
     specs: list[StoreSpec] = []
-    given: set[StoreSpec] = set()
     for text in texts:
         if text.startswith("@") and not os.path.exists(text):
-            listed = read_manifest(text[1:])
-            specs += listed
-            given.update(listed)
+            specs += read_manifest(text[1:])
             continue
         if (named := _NAMED.match(text)) and not os.path.exists(text):
-            specs.append(StoreSpec(named[1], _absolute(named[2])))
-            given.add(specs[-1])
+            specs.append(StoreSpec(named[1], _absolute(named[2]), named=True))
             continue
         location = _absolute(text)
         specs.append(StoreSpec(_tail(location, 1), location))
@@ -125,7 +127,7 @@ def parse_stores(texts: list[str]) -> list[StoreSpec]:
                 f"the same store is given twice: {shown(seen[identity])} and {shown(spec.location)}"
             )
         seen[identity] = spec.location
-    return _told_apart(specs, given)
+    return _told_apart(specs)
 
 
 def _absolute(location: str) -> str:
@@ -136,9 +138,9 @@ def _absolute(location: str) -> str:
     return os.path.abspath(path) + mark + folder
 
 
-def _told_apart(specs: list[StoreSpec], given: set[StoreSpec]) -> list[StoreSpec]:
+def _told_apart(specs: list[StoreSpec]) -> list[StoreSpec]:
     """Raises ConfigError."""
-    told = [spec.name for spec in given]
+    told = [spec.name for spec in specs if spec.named]
     if twice := sorted({name for name in told if told.count(name) > 1}):
         raise ConfigError(f"two stores are named {twice[0]}")
     depth = 1
@@ -148,7 +150,7 @@ def _told_apart(specs: list[StoreSpec], given: set[StoreSpec]) -> list[StoreSpec
             raise ConfigError("two stores have the same name: give them as name=DIR")
         names = [s.name for s in specs]
         specs = [
-            s if s in given or names.count(s.name) == 1 else StoreSpec(_tail(s.location, depth), s.location)
+            s if s.named or names.count(s.name) == 1 else StoreSpec(_tail(s.location, depth), s.location)
             for s in specs
         ]
     return specs
@@ -177,12 +179,12 @@ def _listed(row: dict[str, Any]) -> StoreSpec:
     if not _NAME.fullmatch(name):
         raise ValueError(f"{name!r} is no name of a replica")
     if "host" not in row:
-        return StoreSpec(name, _absolute(store))
+        return StoreSpec(name, _absolute(store), named=True)
     if not store.startswith("/"):
         raise ValueError(f"{name}: an absolute path on {row['host']} is expected, found {store!r}")
     user = f"{quote(str(row['user']), safe='')}@" if row.get("user") else ""
     port = f":{int(row['port'])}" if row.get("port") else ""
-    return StoreSpec(name, f"ssh://{user}{row['host']}{port}{quote(store)}")
+    return StoreSpec(name, f"ssh://{user}{row['host']}{port}{quote(store)}", named=True)
 
 
 def _identity(location: str) -> object:

@@ -45,9 +45,11 @@ class Cluster:
 def started(folder: Path) -> Iterator[Cluster]:
     """Ports are the system's choice. Everything ends with it."""
     java = find_java()
-    blind = folder / "blind"
+    blind, bare = folder / "blind", folder / "bare"
     blind.mkdir()
     (blind / "xxhash.py").write_text("raise ImportError('this worker has no fast hashes')\n")
+    bare.mkdir()  # or workers find this checkout, as its environment does
+    (bare / "audit.py").write_text("raise ModuleNotFoundError(\"No module named 'audit'\")\n")
     environ = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     environ |= {"JAVA_HOME": java.home, "SPARK_HOME": str(SPARK), "SPARK_LOCAL_IP": "127.0.0.1"}
     environ |= {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_DIRS": str(folder)}
@@ -87,7 +89,7 @@ def started(folder: Path) -> Iterator[Cluster]:
         work = (folder / "worker-0", folder / "worker-1")
         workers = []
         for at, place in enumerate(work):
-            more = {"PYTHONPATH": str(blind)} if at else {}
+            more = {"PYTHONPATH": f"{blind}:{bare}" if at else str(bare)}
             of_worker = ("--cores", "1", "--memory", "600m", "--work-dir", str(place), master)
             workers.append(run("worker.Worker", folder / f"worker-{at}.log", *of_worker, **more))
         for at, process in enumerate(workers):

@@ -27,8 +27,8 @@ PARTITION_BYTES: Final = 16 * 1024 * 1024
 """That a task reads at least: its start takes as long as some of them."""
 ALONE: Final = 1 << 62
 """Bytes: each thing has a partition."""
-_PARTITIONS: Final = 200
-"""Of a shuffle, where nothing is said: Spark's own choice."""
+_PARTITIONS: Final = "200"
+"""Of a shuffle: Spark's own choice, which a session tells where nobody has said anything."""
 
 TABLES_AT_ONCE: Final = 8
 """Of some thousand rows."""
@@ -66,10 +66,10 @@ class Cluster:
 
     def partitions(self, keys: int) -> int:
         """Of a shuffle by so many keys."""
-        least = self._said(LEAST)
-        if least is not None:
-            return max(1, min(partitions(int(least), self._rows), keys))
-        return max(1, min(int(self._said(PARTITIONS) or _PARTITIONS), keys))
+        least, wanted = self._said(LEAST), self._said(PARTITIONS)
+        if least is None and wanted is not None and not (self._session and wanted == _PARTITIONS):
+            return max(1, min(int(wanted), keys))
+        return max(1, min(partitions(int(least or _PARTITIONS), self._rows), keys))
 
     def _said(self, name: str) -> str | None:
         if self._session is not None:

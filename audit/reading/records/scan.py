@@ -85,11 +85,16 @@ def skip_sound(data: bytes, base: int, position: int, stop: int, segment_end: in
 
 
 def scan(
-    read: Read, *bounds: int, aligned: bool = False, plain: bool = False, batch: int = 65536
+    read: Read,
+    *bounds: int,
+    aligned: bool = False,
+    onward: bool = False,
+    plain: bool = False,
+    batch: int = 65536,
 ) -> Generator[list[Record], None, tuple[Chunk, list[Damage]]]:
     """As ``scan_columns``, of the same bounds, record by record: slower, and what that is held to."""
     start, end, *segment = bounds
-    run = _Walk(read, (start, end), *segment, plain=plain, batch=batch).run(aligned=aligned)
+    run = _Walk(read, (start, end), *segment, plain=plain, batch=batch).run(aligned=aligned, onward=onward)
     while True:
         try:
             found = next(run)
@@ -109,6 +114,7 @@ def scan_columns(
     log_end: int,
     *,
     aligned: bool = False,
+    onward: bool = False,
     plain: bool = False,
     batch: int = 65536,
 ) -> Generator[list[Record] | Plain, None, tuple[Chunk, list[Damage]]]:
@@ -116,6 +122,8 @@ def scan_columns(
 
     Where there is compiled code all come as columns, else long runs of plain records, the others record by
     record. ``aligned``: a record is known to start at ``start``, or damage is; else the first is searched.
+    ``onward``: what stands behind ``end`` and before the first record that is found there is walked, too: who
+    searches from ``end`` on passes it.
     A CRC property that does not match is damage only where others match: a store without
     ``enabledAppendPropCRC`` holds what its clients wrote under that name.
 
@@ -128,7 +136,7 @@ def scan_columns(
         walk = _CompiledWalk(rows, read, span, segment_base, segment_end, log_end, plain=plain, batch=batch)
     else:
         walk = _ColumnsWalk(read, span, segment_base, segment_end, log_end, plain=plain, batch=batch)
-    return walk.run(aligned=aligned)
+    return walk.run(aligned=aligned, onward=onward)
 
 
 class _Walk:
@@ -155,7 +163,9 @@ class _Walk:
         self._data, self._base = b"", 0
         self._filled_at = -1  # of the record here all is in memory, or the file ends
 
-    def run(self, *, aligned: bool) -> Generator[list[Record] | Plain, None, tuple[Chunk, list[Damage]]]:
+    def run(
+        self, *, aligned: bool, onward: bool
+    ) -> Generator[list[Record] | Plain, None, tuple[Chunk, list[Damage]]]:
         start, end, segment_base = self._span
         stop, position = min(end, self._log_end), start
         if start != segment_base and not aligned:
@@ -165,6 +175,9 @@ class _Walk:
         first = position if position < stop else -1
         self._base = position
         position = yield from self._along(position, stop)
+        if onward and first >= 0 and position < self._log_end:
+            found = self._search.find_record(position, self._log_end)
+            position = yield from self._along(position, found if found >= 0 else self._log_end)
         return Chunk(start, end, first, position if first >= 0 else -1, self._count), self._damage.all()
 
     def _along(self, position: int, stop: int) -> Generator[list[Record] | Plain, None, int]:
@@ -338,6 +351,7 @@ def _plain_records(
         if not (
             name_end + 2 <= record_end
             and name_end + 2 + (data[name_end] << 8 | data[name_end + 1]) == record_end
+            and (data[record_end - 1] or record_end == name_end + 2)
             and crc32(data[at + 88 : topic_at]) & 0x7FFFFFFF == crc
             and not data.startswith(PROPERTY_CRC, record_end - 20)
         ):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import struct
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,14 +25,15 @@ pytestmark = [pytest.mark.timeout(300), pytest.mark.filterwarnings("ignore")]
 class Query:
     """What Spark does with a reader, without Spark; each batch by a reader of its own, as after a restart."""
 
-    def __init__(self, *stores: Path, **options: str) -> None:
-        self._stores, self._options = stores, options
+    def __init__(self, *stores: Path | str, **options: str) -> None:
+        self.stores: Sequence[Path | str] = stores
+        self._options = options
         self.at: dict[str, Any] | None = None
 
     def _reader(self) -> Any:
         from audit.engines.commitlog import CommitLogSource
 
-        options = {**self._options, "path": ",".join(map(str, self._stores))}
+        options = {**self._options, "path": ",".join(map(str, self.stores))}
         source = CommitLogSource(options)
         return source.streamReader(source.schema())
 
@@ -55,7 +57,8 @@ class Query:
 
     def offset(self, store: str) -> int:
         assert self.at is not None
-        return int(self.at["stores"][store]["offset"])
+        (told,) = (told for path, told in self.at["stores"].items() if path.endswith(f"/{store}"))
+        return int(told["offset"])
 
 
 def made(tmp_path: Path, count: int = 60) -> LogWriter:
@@ -259,10 +262,33 @@ def test_stores_advance_each_for_itself_through_a_failover(tmp_path: Path) -> No
     rows = query.batch()
     assert {row["store"] for row in rows} == {"r1"}
     assert query.at is not None
-    assert [query.at["stores"][name]["epoch"] for name in ("r0", "r1")] == [1, 2]
+    assert [query.at["stores"][str(store)]["epoch"] for store in stores] == [1, 2]
     logs[0].fill(20, mark="e2")
     logs[0].confirm(None, [(1, 0), (2, log.end)])
     assert {row["store"] for row in query.batch()} == {"r0"}
+
+
+def test_a_position_is_its_stores_whatever_others_there_are(tmp_path: Path) -> None:
+    log = made(tmp_path / "a", 9)
+    other = shutil.copytree(log.root, tmp_path / "b" / "r0")
+    query = Query(log.root)
+    assert len(query.keys()) == 9
+    query.stores = [f"{log.root}", f"{other}"]  # which lengthens both names
+    assert [row["store"] for row in query.batch()] == ["b/r0"] * 9, "it is new, and the first one is not"
+    query.stores = [f"{other}"]
+    assert query.keys() == []
+
+
+def test_a_store_that_moved_goes_on_by_its_name_or_is_refused(tmp_path: Path) -> None:
+    log = made(tmp_path / "a", 9)
+    moved = tmp_path / "b"
+    by_path, by_name = Query(log.root), Query(f"one={log.root}")
+    assert len(by_path.keys()) == len(by_name.keys()) == 9
+    (tmp_path / "a").rename(moved)
+    by_path.stores, by_name.stores = [f"{moved}/r0"], [f"one={moved}/r0"]
+    assert by_name.keys() == []
+    with pytest.raises(ConfigError, match=r"of other stores, .*a/r0: give the same paths"):
+        by_path.plan()
 
 
 @pytest.mark.parametrize(

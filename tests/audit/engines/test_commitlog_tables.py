@@ -56,6 +56,19 @@ def test_an_index_is_a_row_an_entry(tmp_path: Path) -> None:
     }
 
 
+def test_an_entry_that_names_no_place_of_a_log_is_a_row(tmp_path: Path) -> None:
+    store = unpack("plain-11", tmp_path)
+    whole = rows(store, table="index")
+    (path,) = (store / "index").iterdir()
+    raw = path.read_bytes()
+    for wrong in (-5, -(1 << 63), (1 << 62) + 1, (1 << 63) - 1):
+        at = raw.index(whole[7]["offset"].to_bytes(8))
+        path.write_bytes(raw[:at] + wrong.to_bytes(8, signed=True) + raw[at + 8 :])
+        told = rows(store, table="index")
+        assert len(told) == len(whole)
+        assert sum(row["offset"] == wrong for row in told) == 1
+
+
 def test_an_index_of_which_the_shape_is_lost_is_said(tmp_path: Path) -> None:
     store = unpack("plain-11", tmp_path)
     (path,) = (store / "index").iterdir()

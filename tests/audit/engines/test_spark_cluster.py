@@ -29,6 +29,29 @@ print(json.dumps(submitted_settings("local[3]", {})))
 """
 NIGHTLY = ("--conf", "spark.app.name=nightly audit", "--conf", "spark.sql.shuffle.partitions=7")
 
+OWN_SESSION = """
+import sys
+from pyspark.sql import SparkSession
+from audit.engines.commitlog import register, ship
+from audit.engines.spark import SparkEngine
+from audit.tables import EngineError
+
+builder = SparkSession.builder.master(sys.argv[1])
+for setting in sys.argv[3:]:
+    builder = builder.config(*setting.split("=", 1))
+session = builder.getOrCreate()
+engine = SparkEngine()
+try:
+    engine.warm_up()
+except EngineError as error:
+    print(error)
+ship(session)
+register(session)
+engine.warm_up()
+print(session.read.format("commitlog").load(sys.argv[2]).count())
+session.stop()
+"""
+
 
 def test_what_spark_submit_was_given_stands_unless_an_option_says_otherwise(tmp_path: Path) -> None:
     """Its JVM is asked; no session is started."""
@@ -127,6 +150,23 @@ def test_an_audit_is_submitted_to_workers_of_which_one_has_no_fast_hashes(tmp_pa
             check=False,
         )
         assert done.returncode == 2, done.stdout + done.stderr
+        program = tmp_path / "own_session.py"
+        program.write_text(OWN_SESSION)
+        own = subprocess.run(
+            [sys.executable, str(program), cluster.master, str(stores[0])]
+            + [f"{name}={value}" for name, value in settings.items()],
+            env=cluster.environ | {"PYTHONPATH": str(ROOT)},
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=600,
+            check=False,
+        )
+        assert own.returncode == 0, own.stdout + own.stderr
+        said, count = own.stdout.splitlines()
+        assert "No module named 'audit'" in said
+        assert "audit.engines.commitlog.ship(session) sends it there" in said
+        assert int(count) == len(writer.rows)
         ran = [list(place.glob("app-*/*/stderr")) for place in cluster.work]
         assert all(ran), "each worker had an executor"
         master = (tmp_path / "cluster" / "master.log").read_text()

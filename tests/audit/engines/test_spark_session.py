@@ -50,6 +50,9 @@ def test_a_session_that_is_there_says_how_to_shuffle(session: Any) -> None:
         session.conf.unset(LEAST)
         session.conf.set(PARTITIONS, "7")
         assert (other._cluster.partitions(1000), other._cluster.partitions(3)) == (7, 3)
+        session.conf.set(PARTITIONS, "200")  # as Spark does where nobody says anything
+        other._cluster.spread(41_000)
+        assert (other._cluster.partitions(1000), other._cluster.partitions(2)) == (3, 2)
     finally:
         session.conf.set(PARTITIONS, before)
         session.conf.set(LEAST, least)
