@@ -268,7 +268,7 @@ class Questions:
         found = []
         for at, folder in sorted(folders.items()):
             r, view = self.facts.replicas[at], self.views[at]
-            found += entries.sizes(self.facts, at, folder)
+            found += entries.sizes(self.facts, at, folders)
             if folder.files:
                 cuts = entries.cuts(r, roots, causes.CAUSES["cq_missing"], again)
                 bounds = EntryBounds(max(r.start, self.border), 1 << 62 if r.clean else r.end, cuts)

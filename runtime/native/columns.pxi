@@ -150,6 +150,8 @@ cdef bint read_record(const uint8_t *p, Py_ssize_t n, int64_t offset, bint packe
         name_end = name_at + ld16(p + topic_at)
     if name_end + 2 > r.size or name_end + 2 + ld16(p + name_end) != r.size:
         return False
+    if p[r.size - 1] == 0 and name_end + 2 < r.size:
+        return False  # were the properties written to their end?
     if (keelmq_crc32(p + body_at, body) & 0x7FFFFFFFu) != r.crc:
         return False
     r.has_crc = memcmp(p + r.size - 20, b"__CRC32#\x01", 9) == 0

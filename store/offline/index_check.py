@@ -229,7 +229,7 @@ class IndexCheck:
     # -- the files -------------------------------------------------------------------------------------
 
     def _all(self) -> Iterator[_Entry]:
-        for path in self._store.index_files():
+        for path in self._in_order():
             # A crash left it before its first flush.
             if not self._store.stopped_cleanly and _head(self._store, path).count <= 1:
                 continue
@@ -241,6 +241,19 @@ class IndexCheck:
                     yield entry
                 else:
                     self._beyond = entry
+
+    def _in_order(self) -> list[str]:
+        """The files by what they hold. A name is local time: an hour comes twice in autumn, and clocks are
+        set back. One whose first entry and header do not both tell where it begins stays behind the one
+        before."""
+        found, begin = [], -1
+        for path in self._store.index_files():
+            head = _head(self._store, path)
+            for _, (_, offset, _, _) in self._raw(path, min(head.count, 2)):
+                if offset == head.begin_offset:
+                    begin = offset
+            found.append((begin, path))
+        return [path for _, path in sorted(found, key=lambda one: one[0])]
 
     def _file(self, path: str) -> Iterator[_Entry]:
         """The entries of one file; its header, chains and slots are judged on the way."""

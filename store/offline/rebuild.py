@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
+from model.queue_sizes import Told, opens
 from runtime.env import Disk, File
 from store.files.consume_queue import ENTRY, ENTRY_BYTES, PRE_BLANK, PRE_BLANK_SIZE
 from store.files.index import Index
@@ -19,7 +20,7 @@ from store.offline.index_check import Shape
 from store.offline.queues.begins import FOLDER
 from store.offline.queues.growing import Growing
 from store.offline.queues.places import Placed, Queue, Says, placed, right_ones
-from store.offline.queues.sizes import Told, opens, queue_files
+from store.offline.queues.sizes import queue_files
 
 _BATCH: Final = 1024
 _BLANKS: Final = 1 << 14

@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from model.config import StoreConfig
 from model.errors import DiskError
+from model.queue_sizes import Told
 from runtime.env import Disk, File
 from store.files.consume_queues import OPEN_FILES_MAX
 from store.files.damage import DamagedRange, DamageLedger
@@ -26,7 +27,7 @@ from store.offline.directory import SegmentInfo, StoreDirectory, must_be_store
 from store.offline.index_check import Shape, shape_of
 from store.offline.left import condensed
 from store.offline.queues.mend import is_of_queues, mend_queues
-from store.offline.queues.sizes import UNTOLD, Told, size_of
+from store.offline.queues.sizes import UNTOLD, size_of
 from store.offline.rebuild import rebuild_index
 from store.offline.replicas import Comparison, Span, goes_on_behind
 from store.offline.taking import copy, gap_at, proven

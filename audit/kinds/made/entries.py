@@ -5,10 +5,9 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from audit.findings import INFO, WARN, Finding
 from audit.kinds.facts import Facts
@@ -16,6 +15,7 @@ from audit.reading.derived.queue_files import Queue, QueueFile, QueueFolder
 from audit.reading.layout import ALL, Replica, record_at
 from audit.reading.records.record import parse
 from audit.tables import Entered
+from model.queue_sizes import Told, opens, told_by
 
 KINDS: Final = frozenset({"cq_wrong", "cq_missing", "cq_dangling"})
 NO_ENTRY: Final = "no entry"
@@ -87,14 +87,12 @@ def _ends(place: Place, told: Entered) -> bool:
     return place[2] > told.last.get(place[:2], -1)
 
 
-def sizes(facts: Facts, at: int, folder: QueueFolder) -> list[Finding]:
+def sizes(facts: Facts, at: int, folders: Mapping[int, QueueFolder]) -> list[Finding]:
     """Files of another size than the store's others, or of a name that is no multiple of it: their brokers
-    open none of these. One file that was cut alone tells no size."""
-    counts = Counter(file.size for file in folder.files)
-    usual = max(counts, key=lambda size: (counts[size], size), default=0)
-    odd = {file for file in folder.files if usual and int(_name(file)) % usual}
-    if len(odd) > sum(1 for file in folder.files if file.size == usual and file not in odd):
-        odd = set()
+    open none of these. One file that was cut alone tells no size: other replicas may."""
+    folder, told = folders[at], _told(folders, at)
+    usual = told.size
+    odd = {file for file in folder.files if told.sure and int(_name(file)) % usual}
     return [
         replace(
             facts.at("cq_wrong", WARN, at, -1, -1, topic=file.topic, queue_id=file.queue_id, records=1),
@@ -103,8 +101,32 @@ def sizes(facts: Facts, at: int, folder: QueueFolder) -> list[Finding]:
             found=_name(file) if file in odd else f"{file.size} bytes",
         )
         for file in folder.files
-        if file in odd or file.size != usual
+        if file in odd or (usual and file.size != usual)
     ]
+
+
+def _told(folders: Mapping[int, QueueFolder], at: int) -> Told:
+    """How large the files of a replica are: by its own, else by others' where none of its own denies it."""
+    own = _files(folders[at])
+    told = told_by(own)
+    if told.sure:
+        return told
+    theirs = told_by([files for other, its in folders.items() if other != at for files in _files(its)])
+    denied = any(not opens(theirs.size, file) for files in own for file in files) if theirs.size else True
+    return theirs if theirs.sure and not denied else told
+
+
+class _File(NamedTuple):
+    start: int
+    size: int
+
+
+def _files(folder: QueueFolder) -> list[list[_File]]:
+    """Of each queue, oldest first."""
+    found: dict[Queue, list[_File]] = {}
+    for file in folder.files:
+        found.setdefault((file.topic, file.queue_id), []).append(_File(int(_name(file)), file.size))
+    return [sorted(files) for files in found.values()]
 
 
 def is_misnamed_file(f: Finding) -> bool:

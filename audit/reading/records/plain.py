@@ -83,6 +83,7 @@ def take(data: bytes, base: int, position: int, stop: int) -> Plain | None:
     names_end = names_end[:count]
     properties = bytes_of[names_end].astype(np.int64) << 8 | bytes_of[names_end + 1]
     sound = names_end + 2 + properties == ends[:count]
+    sound &= (bytes_of[ends[:count] - 1] != 0) | (properties == 0)
     sound &= _words(data)[ends[:count] - 20] != int.from_bytes(PROPERTY_CRC[:_WORD], "little")
     count = _leading(sound)
     crcs = _crcs(data, body_at[:count], topic_at[:count])

@@ -162,6 +162,8 @@ def parse(data: bytes, at: int, offset: int, segment_end: int, *, plain: bool = 
     if isinstance(fields, str):
         return Parsed(0, None, fields, None)
     properties_at = fields.name_end + 2
+    if _stops_early(data, properties_at, end):
+        return Parsed(0, None, "its properties end in zeros", None)
     record = Record(
         offset,
         size,
@@ -191,11 +193,20 @@ def is_whole(data: bytes, at: int, place: int, crc_of: Callable[[int, int], int]
         return False
     crc, _, _, physical, sys_flag = _FIELDS.unpack_from(data, at + 8)
     fields = _fields(data, at, end, magic, sys_flag)
-    if physical != place or isinstance(fields, str):
+    if physical != place or isinstance(fields, str) or _stops_early(data, fields.name_end + 2, end):
         return False
     if crc_of(fields.body_at, fields.topic_at) & 0x7FFFFFFF != crc:
         return False
     return not data.startswith(PROPERTY_CRC, end - 20) or _property_crc(data, at, end, crc_of) is None
+
+
+ZERO_TAIL_BYTES: Final = 8
+"""Properties that end in so many zeros were never written to their end: a value is closed by 0x02. (One NUL
+or two may end one that an old client left open.)"""
+
+
+def _stops_early(data: bytes, begin: int, end: int) -> bool:
+    return begin + ZERO_TAIL_BYTES <= end and not any(data[end - ZERO_TAIL_BYTES : end])
 
 
 def _fields(data: bytes, at: int, end: int, magic: int, sys_flag: int) -> _Fields | str:

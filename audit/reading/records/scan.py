@@ -338,10 +338,9 @@ def _plain_records(
         size, magic, crc, queue_id, queue_offset, physical, sys_flag, stamp, body_size = head(data, at)
         record_end = at + size
         if not (
-            magic == MAGIC_V1
+            (magic, physical) == (MAGIC_V1, position)
             and RECORD_BYTES_MIN <= size <= RECORD_BYTES_MAX
             and record_end <= len(data)
-            and physical == position
             and not sys_flag & 0xB1  # compressed, IPv6 hosts, inner batch: the general way
             and 0 <= body_size <= size - RECORD_BYTES_MIN
         ):
@@ -351,7 +350,7 @@ def _plain_records(
         if not (
             name_end + 2 <= record_end
             and name_end + 2 + (data[name_end] << 8 | data[name_end + 1]) == record_end
-            and (data[record_end - 1] or record_end == name_end + 2)
+            and data[record_end - 1]  # else there are no properties, or not their end
             and crc32(data[at + 88 : topic_at]) & 0x7FFFFFFF == crc
             and not data.startswith(PROPERTY_CRC, record_end - 20)
         ):

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from model.queue_sizes import Told
 from runtime.env import Disk
 from store.files.consume_queue import ENTRY_BYTES, FILL_ENTRIES_MAX, PRE_BLANK
 from store.offline.directory import SegmentInfo
 from store.offline.queues.begins import FOLDER
 from store.offline.queues.places import Placed, Queue, Says, places_of
-from store.offline.queues.sizes import Told
 from store.offline.written import Written
 
 

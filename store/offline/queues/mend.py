@@ -1,7 +1,7 @@
 """How do the queues of a store become right again, from its log, and the log from its queues?
 
-First what no CRC covers: a record's place, where its queue knows better. Then the files get the size that a
-broker opens, and the entries become right that are there; what lacks is made last.
+First the names of files, then what no CRC covers: a record's place, where its queue knows better. Then the
+files get the size that a broker opens, and the entries become right that are there; what lacks is made last.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Any
 from zlib import crc32
 
 from model.message import SCHEDULE_TOPIC
+from model.queue_sizes import Told
 from runtime.env import Disk
 from store.files.consume_queue import ENTRY, PRE_BLANK
 from store.files.record import DispatchParser
@@ -22,7 +23,7 @@ from store.offline.queues.entries import Entry, EntryCheck
 from store.offline.queues.misplaced import Misplaced, misplaced, write_place
 from store.offline.queues.odd_entries import OddEntries
 from store.offline.queues.places import Says, placed
-from store.offline.queues.sizes import Told
+from store.offline.queues.renamed import name_right
 from store.offline.rebuild import (
     complete_queues,
     drop_unbelieved,
@@ -43,8 +44,8 @@ def is_of_queues(place: Row) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Mended:
-    """``entries``: how many were made right; ``files``: how many got their size; ``records``: of the log,
-    those that got their places."""
+    """``entries``: how many were made right; ``files``: how many got their size or name; ``records``: of the
+    log, those that got their places."""
 
     entries: int
     files: int
@@ -64,6 +65,7 @@ def mend_queues(
     What lies behind that is nobody's. Raises DiskError, OSError."""
     files = Written(disk)
     try:
+        named = name_right(disk, store, told.size if told.sure else 0)
         records, unsure = misplaced(store, parser, told.size, end)
         _write_places(
             store, records, files, wrote
@@ -72,7 +74,8 @@ def mend_queues(
         resized = resize_files(disk, store, told)
         gone = resized.short
         if told.sure:  # before others look: a file behind a gap hides those before it
-            gone += [d["file"] for d in damage if d["kind"] == "cq_missing" and is_queue_file(d["file"])]
+            lacking = [d["file"] for d in damage if d["kind"] == "cq_missing" and is_queue_file(d["file"])]
+            gone += [path for path in lacking if not (named and disk.exists(f"{store.root}/{path}"))]
         made = 0
         if gone:
             made += make_gone_files(disk, store, parser, dict.fromkeys(gone), told.size, end, unsure)
@@ -84,7 +87,7 @@ def mend_queues(
         store.close()  # a queue that begins anew has other files of the same names
         _fill_holes(store, parser, files)  # between what was entered: those count
         made += OddEntries(store, parser, end, unsure).mend(disk, files)  # by what is entered now
-        return Mended(made, resized.done + len(resized.short), records)
+        return Mended(made, named + resized.done + len(resized.short), records)
     finally:
         files.sync()
 

@@ -58,6 +58,8 @@ PROPERTIES = st.lists(
             b"__CRC32#\x010123456789\x02",
             b"INNER_NUM\x0112\x02",
             b"INNER_NUM\x010\x02",
+            b"NAME\x01open\0\0",
+            b"NAME\x01lost" + bytes(8),
             b"INNER_NUM\x01\xc2\xb2\x02",
             b"INNER_NUM\x0199999999999\x02",
             b"DELAY\x01\xc2\xb2\x02",

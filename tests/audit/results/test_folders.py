@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from audit.kinds.made.entries import NO_QUEUE
+from audit.kinds.made.entries import NO_QUEUE, is_misnamed_file
 from audit.results.steps.repair import Step, steps
 from model.config import StoreConfig
 from runtime.os_env import OsDisk
@@ -74,6 +74,27 @@ def test_a_queue_file_whose_name_is_no_multiple_of_its_size_is_moved_away(
     assert path in {row["file"] for row in verify(OsDisk(), str(stores[0]))["damage"]}
     odd.rename(tmp_path / "aside")
     assert run_local(stores, ledger).findings == []
+
+
+@pytest.mark.parametrize("cut", [40, 100, 200])
+@pytest.mark.parametrize("everywhere", [False, True])
+def test_a_size_that_most_files_were_cut_to_is_not_the_stores(
+    cut: int, everywhere: bool, tmp_path: Path
+) -> None:
+    """Or the others would be moved away, with what may be all that is left of a lost message."""
+    writer = LogWriter(tmp_path / "origin")
+    writer.fill(80)
+    writer.write_queues(20)
+    stores = copies(writer.root, 3)
+    files = [sorted(path for path in (one / "consumequeue").rglob("0*") if path.is_file()) for one in stores]
+    for its in files if everywhere else files[:1]:
+        assert len({path.stat().st_size for path in its}) == 1
+        for path in its[: 2 * len(its) // 3]:
+            path.write_bytes(path.read_bytes()[:cut])
+    report = run_local(stores, None)
+    assert report.findings
+    assert not [f for f in report.findings if is_misnamed_file(f)]
+    assert {f.expected for f in report.findings if f.found == f"{cut} bytes"} == {"a file of 400 bytes"}
 
 
 def test_where_no_queue_file_is_left_the_step_asks_for_their_size(tmp_path: Path) -> None:

@@ -15,12 +15,12 @@ from typing import Any, NamedTuple
 import pytest
 
 from model.message import INNER_BATCH, INNER_NUM, encode_properties
+from model.queue_sizes import Told
 from store.files.consume_queue import ENTRY_BYTES, PRE_BLANK
 from store.files.record import Record
 from store.offline.directory import SegmentInfo, StoreDirectory
 from store.offline.queues.growing import Growing
 from store.offline.queues.places import Placed, Says
-from store.offline.queues.sizes import Told
 from store.offline.repair import repair
 from store.offline.verify import verify
 from tests.fakes.disk.memory import FaultyDisk, FaultyEnv

@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from model.errors import DiskError
+from model.queue_sizes import USUAL, Told, told_by
 from runtime.os_env import OsDisk, OsEnv
 from store.offline import written
 from store.offline.directory import SegmentInfo
-from store.offline.queues.sizes import UNTOLD, USUAL, Told, told_by
+from store.offline.queues.sizes import UNTOLD
 from store.offline.repair import repair
 from store.offline.verify import verify
 from tests.fakes.disk.memory import FaultyDisk, FaultyEnv
@@ -45,6 +46,24 @@ PER_FILE = 200
 def test_what_most_files_and_names_say_is_the_size(queues: str, size: int, sure: bool) -> None:
     files = [[_info(*file.split(":")) for file in queue.split()] for queue in queues.split(", ")]
     assert told_by(files) == Told(size, sure)
+
+
+@pytest.mark.parametrize("ahead", [1, 7, 5000])
+@pytest.mark.parametrize("which", ["all", "first", "last"])
+def test_a_file_of_another_files_name_gets_its_own(which: str, ahead: int) -> None:
+    """A broker would begin the queue there, and give out none of its messages."""
+    disk = _written()
+    files = _files(disk)
+    under = "/store/consumequeue/"
+    of_queue = sorted(path for path in files if path.startswith("T/1/"))
+    assert len(of_queue) == 5
+    for path in reversed({"all": of_queue, "first": of_queue[:1], "last": of_queue[-1:]}[which]):
+        start = int(path.rpartition("/")[2]) + (ahead + 5) * PER_FILE
+        disk.replace(under + path, f"{under}T/1/{start:020d}")
+    outcome = repair(disk, "/store", [], config=config(queue_file_bytes=PER_FILE))
+    assert outcome.left == []
+    assert _files(disk) == files
+    assert _served(disk) == [COUNT // QUEUES] * QUEUES
 
 
 def _info(start: str, size: str) -> SegmentInfo:

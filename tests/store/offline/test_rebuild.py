@@ -68,6 +68,21 @@ def test_what_is_gone_is_made_from_the_log(gone: str) -> None:
     _serves_all(disk.crash())
 
 
+def test_index_files_are_taken_in_the_order_of_what_they_hold(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their names are local time, which comes twice in autumn."""
+    disk, small = _written(), config(index_entries=40)
+    disk.rmtree("/store/index")
+    assert repair(disk, "/store", [], config=small).indexed == COUNT
+    files = sorted(_files(disk, "/store/index/"))
+    assert len(files) > 2
+    held = [disk.nodes[path].cache for path in files]
+    monkeypatch.setattr("store.offline.index_check.OWED_MAX", 5)
+    for order in (held, held[::-1], [*held[1:], held[0]]):
+        for path, data in zip(files, order, strict=True):
+            disk.nodes[path].cache = data
+        assert verify(disk, "/store", small, None)["damage"] == []
+
+
 def test_a_damaged_index_is_made_anew_and_a_whole_store_is_left_alone() -> None:
     disk = _written()
     assert repair(disk, "/store", [], config=config()).to_json()["indexed"] is None
