@@ -120,6 +120,12 @@ def body_length(g: Group) -> None:
     g.patch(g.offset(g.n) + 84, b"\x7f")
 
 
+@damage("unreadable_region")
+def properties_not_written_to_their_end(g: Group) -> None:
+    size = g.chance.randrange(8, 13)
+    g.patch(g.offset(g.n) + g.size(g.n) - size, bytes(size))
+
+
 @damage("phys_offset_mismatch")
 def physical_offset(g: Group) -> None:
     g.flip(g.offset(g.n) + 28 + g.chance.randrange(8))

@@ -67,6 +67,7 @@ BUNDLES: Final = {
     "a log gone": Bundle(
         (
             *_any("body length", "physical offset", "one record zeroed", "some records zeroed", but="x"),
+            *_any("properties not written to their end", but="x"),
             *_any("another body everywhere", "an acknowledgement of no message"),
             ("entry of another message", "y"),
             ("an entry zeroed", "y"),
