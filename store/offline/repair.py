@@ -258,7 +258,13 @@ class _Repair:
             return left if compared.compared or not compared.records else [*left, _NOT_COMPARED]
 
     def _shape(self, store: StoreDirectory) -> Shape:
-        return shape_of(store, verify.shape_in(self._config))
+        """Of the index files here, else as at the replicas, else as configured."""
+        shape = verify.shape_in(self._config)
+        for peer in () if store.index_files() else self._peers:
+            with StoreDirectory(self._disk, peer, lenient=True) as other:
+                if other.index_files():
+                    return shape_of(other, shape)
+        return shape_of(store, shape)
 
     def _mend(self, damage: list[Row], outcome: Outcome, end: int) -> None:
         """``end``: of the log. What lies behind it a start drops: nothing is made of that."""

@@ -83,6 +83,22 @@ def test_index_files_are_taken_in_the_order_of_what_they_hold(monkeypatch: pytes
         assert verify(disk, "/store", small, None)["damage"] == []
 
 
+def test_an_index_of_which_no_file_is_left_gets_the_replicas_shape() -> None:
+    """Not a file of 420 MB in the place of small ones, which this broker's configuration does not open."""
+    disk = _written()
+    assert repair(disk, "/store", [], config=config()).left == []
+    files = _files(disk, "/store/index/")
+    for path, data in _files(disk, "/store/").items():
+        target = f"/peer/{path.removeprefix('/store/')}"
+        disk.makedirs(target.rpartition("/")[0])
+        disk.open(target, create=True).pwrite(data, 0)
+    disk.rmtree("/store/index")
+    assert repair(disk, "/store", ["/peer"]).indexed == COUNT
+    assert {len(data) for data in _files(disk, "/store/index/").values()} == {
+        len(data) for data in files.values()
+    }
+
+
 def test_a_damaged_index_is_made_anew_and_a_whole_store_is_left_alone() -> None:
     disk = _written()
     assert repair(disk, "/store", [], config=config()).to_json()["indexed"] is None
