@@ -1,5 +1,5 @@
 """The promise of Spark's engine: its findings are the local engine's, however rows are spread over tasks, and
-in whatever order they come. Without Spark, whose start takes longer than all of these."""
+in whatever order they come. Without Spark, whose start takes longer than each of these."""
 
 from __future__ import annotations
 
