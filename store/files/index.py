@@ -69,12 +69,23 @@ class Index:
                 self.removed = True
             else:
                 self.files.append(file)
+        self._put_in_order()
         if not clean and self.files:
             self._names_dirty = True
             with_entries = [file for file in self.files if file.head.count > 1]
             for file in {*with_entries[-1:], self.files[-1]}:
                 file.unproven = True
             self._full += [file for file in self.files[:-1] if file.unproven]
+
+    def _put_in_order(self) -> None:
+        """By what they hold: a name is local time, and a RocketMQ that made them had an hour twice in autumn.
+        One whose header and first entry do not both say where it begins stays behind the one before it."""
+        begin, begins = PhysicalOffset(-1), {}
+        for file in self.files:
+            if file.head.count > 1 and file.entry(1)[1] == file.head.begin_offset:
+                begin = file.head.begin_offset
+            begins[file] = begin
+        self.files.sort(key=begins.__getitem__)
 
     @property
     def owes(self) -> bool:

@@ -297,6 +297,34 @@ def test_names_keep_the_order_of_what_files_hold_though_the_clock_is_set_back(ba
     assert [_found(index, f"U{number}") for number in range(1, 200)] == [[n] for n in range(1, 200)]
 
 
+@pytest.mark.parametrize("order", [[3, 2, 1, 0], [3, 0, 1, 2], [1, 0, 3, 2]])
+def test_files_are_in_the_order_of_what_they_hold_whatever_their_names(order: list[int]) -> None:
+    """As a RocketMQ leaves them whose clock was set back."""
+    disk = FaultyDisk()
+    index = _index(disk)
+    count = 4 * (ENTRIES - 1) - 5
+    for number in range(1, count):
+        index.put_many([_item(number)])
+    _flush(index)
+    index.close()
+    names = disk.listdir("/index")
+    assert len(names) == 4
+    for name in names:
+        disk.replace(f"/index/{name}", f"/index/{name}.was")
+    for at, name in zip(order, names, strict=True):
+        disk.replace(f"/index/{names[at]}.was", f"/index/{name}")
+    index = _index(disk)
+    index.load()
+    assert index.end_offset == (count - 1) * 100
+    begins = [file.head.begin_offset for file in index.files]
+    assert begins == sorted(begins)
+    for number in range(count, count + 20):
+        index.put_many([_item(number)])
+    assert [_found(index, f"U{number}") for number in range(1, count + 20)] == [
+        [n] for n in range(1, count + 20)
+    ]
+
+
 def test_a_name_that_is_the_last_one_there_can_be_is_followed_by_the_time() -> None:
     disk = FaultyDisk()
     index = _index(disk)
