@@ -53,15 +53,15 @@ all_taken: Final[Callable[[list[int], list[bytes]], tuple[int, int]]] = (
 less than all of one. How many it took whole, and how many bytes of that one."""
 
 
-def handed(descriptor: int, parts: list[Buffer]) -> Buffer:
-    """What the system did not take of ``parts``, in one; nothing of it is copied while it takes all."""
+def handed(descriptor: int, parts: list[Buffer], size: int) -> Buffer:
+    """What the system did not take of ``parts``, ``size`` bytes, in one; nothing of it is copied while it
+    takes all."""
     if len(parts) > PARTS_MAX:
         parts = [b"".join(parts)]
     try:
         sent = os.writev(descriptor, parts)
     except OSError:
         sent = 0
-    size = sum(map(len, parts))
     if sent == size:
         return b""
     return memoryview(parts[0] if len(parts) == 1 else b"".join(parts))[sent:]

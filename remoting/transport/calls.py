@@ -124,10 +124,9 @@ def alone(rest: Buffer) -> Buffer:
 class Outbox:
     """What is to be sent, in order. ``sending``: a part of it was handed over, the rest follows in later
     turns of the loop. ``descriptor``: see ``runtime/direct``. ``kept``: the transport may still have some of
-    what was handed over. ``emptied``: requests wait for it while the peer reads too little."""
+    what was handed over. ``waited``: requests wait while the peer reads too little (``emptied``)."""
 
     __slots__ = (
-        "_emptied",
         "_kept_bytes",
         "_longest",
         "descriptor",
@@ -136,6 +135,7 @@ class Outbox:
         "kept",
         "sending",
         "size",
+        "waited",
     )
 
     def __init__(self) -> None:
@@ -145,7 +145,7 @@ class Outbox:
         self.flush = Flush.NOT_DUE
         self.sending = self.kept = False
         self._kept_bytes = self._longest = 0  # of what the transport was handed since it had nothing
-        self._emptied: asyncio.Event | None = None
+        self.waited: asyncio.Event | None = None
 
     def add(self, frame: bytes) -> None:
         """``frame`` is sent behind all that is there; it is no longer its caller's to change."""
@@ -213,14 +213,14 @@ class Outbox:
 
     async def emptied(self) -> None:
         """Return when the peer has read most of what it was sent, or the connection has ended."""
-        if self._emptied is None:
-            self._emptied = asyncio.Event()
-        await self._emptied.wait()
+        if self.waited is None:
+            self.waited = asyncio.Event()
+        await self.waited.wait()
 
     def on_emptied(self) -> None:
-        if self._emptied is not None:
-            self._emptied.set()
-            self._emptied = None
+        if self.waited is not None:
+            self.waited.set()
+            self.waited = None
 
 
 def unsupported(request: Command) -> Refused:

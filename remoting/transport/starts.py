@@ -126,7 +126,7 @@ class Starts:
 
     def begun_known(self, count: int, took_ms: float, now_ms: float) -> None:
         """So many of ``known_room`` began, and took so long until now."""
-        if self._armed_ms is None:
+        if self._armed_ms is None and now_ms - self._untold_ms >= APART_MS:
             self._forget_old(now_ms)
         self._begun += count
         self._known_left -= count

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any, Final
 
-from remoting.transport.calls import AT_ONCE_BYTES, Flush, Outbox
+from remoting.transport.calls import AT_ONCE_BYTES, PIECE_BYTES, Flush, Outbox
 from remoting.transport.endpoint import Endpoint
 from remoting.transport.inbox import ReadGate
 from remoting.transport.state import State
@@ -47,6 +47,16 @@ class Writer:
         """Bytes that stay in memory for what is ``untaken``."""
         transport = self._transport
         return self._outbox.held(transport.get_write_buffer_size() if transport is not None else 0)
+
+    def room_for(self, most: int) -> int:
+        """So many bytes may be written for the peer before ``most`` are ``untaken``; below 0: none, also
+        while an earlier request of it has no answer yet."""
+        gate, outbox = self._gate, self._outbox
+        if gate.handling or gate.later or gate.joining:
+            return -1
+        if outbox.kept or outbox.descriptor < 0:
+            return most - self.untaken
+        return most - outbox.size  # the transport was handed nothing
 
     def write(self, data: bytes) -> None:
         """Send whole frames already encoded. Nothing happens on a closed connection."""
@@ -107,8 +117,14 @@ class Writer:
             return
         if outbox.sending:
             self._endpoint.guard.on_unread(self._whole, self.held)
-        else:
+        elif outbox.descriptor < 0 or outbox.kept or outbox.size > PIECE_BYTES or self._gate.unread:
             self._hand_over(self._transport)
+        else:  # nearly always: as ``_hand_over`` of all there is
+            self.last_io = self._loop.time()
+            parts, size, outbox.frames, outbox.size = outbox.frames, outbox.size, [], 0
+            left = handed(outbox.descriptor, parts, size)
+            if left or outbox.waited is not None:
+                self._handed_over(self._transport, left)
 
     def _has_left(self) -> bool:
         """Whether the transport has handed on all that it kept."""
@@ -121,12 +137,18 @@ class Writer:
             self._hand_over(self._transport)
 
     def _hand_over(self, transport: asyncio.Transport) -> None:
-        outbox, gate, guard = self._outbox, self._gate, self._endpoint.guard
+        outbox = self._outbox
         self.last_io = self._loop.time()
         if outbox.descriptor >= 0 and (not outbox.kept or self._has_left()):
-            left = handed(outbox.descriptor, outbox.next_parts())
+            before, parts = outbox.size, outbox.next_parts()
+            left = handed(outbox.descriptor, parts, before - outbox.size)
         else:
             left = outbox.next_piece()
+        self._handed_over(transport, left)
+
+    def _handed_over(self, transport: asyncio.Transport, left: Buffer) -> None:
+        """``left`` of what was to be handed over was not taken."""
+        outbox, gate, guard = self._outbox, self._gate, self._endpoint.guard
         if left:
             self._leave(transport, left)
         if (left or outbox.sending) and (held := self.held):

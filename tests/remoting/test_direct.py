@@ -52,6 +52,7 @@ def test_what_is_written_at_once_arrives_whole_and_in_order(new_loop: Any) -> No
             (connection.write if number % 17 == 16 else connection.write_now)(frame)
             if number % 29 == 28:
                 await asyncio.sleep(0)
+            assert connection.room_for(1000) == 1000 - connection.untaken
         assert connection.untaken > 0, "the socket took less than all, and the rest counts as unread"
         got = bytearray()
         loop = asyncio.get_running_loop()
@@ -90,14 +91,14 @@ def test_of_parts_the_system_does_not_take_the_rest_is_left() -> None:
     ours.setblocking(False)
     parts: list[Buffer] = [bytes([number % 256]) * 1000 for number in range(3 * PARTS_MAX)]
     whole, got = b"".join(parts), bytearray()
-    left = memoryview(handed(ours.fileno(), parts))
+    left = memoryview(handed(ours.fileno(), parts, len(whole)))
     assert 0 < len(left) < len(whole), "a socket of this kind takes less"
     while len(got) < len(whole) - len(left):
         got += theirs.recv(1 << 20)
     assert bytes(got) + bytes(left) == whole
-    assert handed(ours.fileno(), [b"a", b"b"]) == b""
+    assert handed(ours.fileno(), [b"a", b"b"], 2) == b""
     theirs.close()
-    assert handed(ours.fileno(), [b"a", b"b"]) == b"ab"
+    assert handed(ours.fileno(), [b"a", b"b"], 2) == b"ab"
     ours.close()
 
 
