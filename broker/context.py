@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -158,14 +157,10 @@ class BrokerContext:
             return max(end, self.store.next_offset(topic, queue_id))
         return end
 
-    def got(
-        self, topic: str, group: str, messages: int, size_bytes: int, now_ms: float, pulls: int = 1
-    ) -> None:
+    def got(self, topic: str, group: str, messages: int, size_bytes: int, now_ms: float) -> None:
         """A consumer group was given so many messages of a topic, and so many bytes of records."""
-        self.stats.got(messages, pulls)
-        key = f"{topic}@{group}"
-        self.stats.counters.add("GROUP_GET_NUMS", key, messages, now_ms)
-        self.stats.counters.add("GROUP_GET_SIZE", key, size_bytes, now_ms)
+        self.stats.got(messages)
+        self.stats.counters.got(f"{topic}@{group}", messages, size_bytes, now_ms)
 
     def gave(
         self,
@@ -184,21 +179,22 @@ class BrokerContext:
         self.stats.age_when_read.observe((self.env.now_ms() - stored_ms) / 1000)
 
     def gave_all(
-        self, group: str, topic: str, notes: Sequence[tuple[int, int, int, int, int, int]], now_ms: float
+        self,
+        group: str,
+        topic: str,
+        reached: list[tuple[int, int]],
+        messages: int,
+        size_bytes: int,
+        stored_ms: list[int],
+        now_ms: float,
     ) -> None:
-        """``gave`` of several pulls of a topic: queue, what its group is said to be behind, where it is read
-        on, messages, bytes, and when the first was stored."""
+        """``gave`` of several pulls of a topic: each one's queue with its next offset, messages and bytes of
+        all, and when the first of each was stored."""
         stats, wall_ms = self.stats, self.env.now_ms()
-        told, ages = [], []
-        messages = size_bytes = 0
-        for queue_id, _, next_offset, count, size, stored_ms in notes:
-            told.append((queue_id, next_offset))
-            ages.append((wall_ms - stored_ms) / 1000)
-            messages += count
-            size_bytes += size
-        stats.pulled.note_all(group, topic, told)
-        stats.age_when_read.observe_each(ages)
-        self.got(topic, group, messages, size_bytes, now_ms, len(notes))
+        stats.pulled.note_all(group, topic, reached)
+        stats.age_when_read.observe_since(stored_ms, wall_ms)
+        stats.got(messages, len(stored_ms))
+        stats.counters.got(f"{topic}@{group}", messages, size_bytes, now_ms)
 
     async def admit(self, connection: Connection, request: Command) -> None:
         """Return when a write can be taken. Raises Refused.

@@ -76,6 +76,18 @@ class Counters:
         counter.total += count
         counter.moved_ms = now_ms
 
+    def got(self, key: str, messages: int, size_bytes: int, now_ms: float) -> None:
+        """``add`` of what a group, in ``key`` behind its topic, was given."""
+        counters = self._counters
+        count, size = counters.get(("GROUP_GET_NUMS", key)), counters.get(("GROUP_GET_SIZE", key))
+        if count is None or size is None:
+            self.add("GROUP_GET_NUMS", key, messages, now_ms)
+            self.add("GROUP_GET_SIZE", key, size_bytes, now_ms)
+            return
+        count.total += messages
+        size.total += size_bytes
+        count.moved_ms = size.moved_ms = now_ms
+
     def queue_end(self, topic: str, queue_id: int, end: int, now_ms: float) -> int:
         """Where a queue ends now (messages); so many are counted. One that is met first counts from there on,
         or from its begin when there was nothing of the topic at the look before."""

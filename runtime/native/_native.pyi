@@ -146,15 +146,24 @@ class PullHeads:
     ) -> bytes: ...
     def answers(
         self,
-        buffer: Buffer,
-        start: int,
-        end: int,
         limit: int,
         known: tuple[dict[tuple[bytes, ...], Any], tuple[bytes, ...]],
         rules: Callable[[Any, Any], tuple[Any, ...] | None],
+        buffer: Buffer,
+        start: int,
+        end: int,
         most: int,
         room: int,
-    ) -> tuple[int, Any, Any, list[bytes], list[tuple[int, int, int, int, int, int]]] | None: ...
+    ) -> (
+        tuple[
+            int,
+            Any,
+            Any,
+            list[bytes],
+            tuple[int, list[tuple[int, int]], list[tuple[int, int]], bool, int, int, list[int]],
+        ]
+        | None
+    ): ...
 
 class Maps:
     @property

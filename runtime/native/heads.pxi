@@ -40,18 +40,19 @@ cdef class PullHeads:
         numbers[0], numbers[1], numbers[2], numbers[3], numbers[4] = next_offset, least, most, topic_flag, group_flag
         return PyBytes_FromStringAndSize(<char *>frame, self.put_head(frame, binary, opaque, numbers, body_bytes))
 
-    def answers(self, buffer, Py_ssize_t start, Py_ssize_t end, Py_ssize_t limit, tuple known, rules, int most,
+    def answers(self, Py_ssize_t limit, tuple known, rules, buffer, Py_ssize_t start, Py_ssize_t end, int most,
                 int64_t room):
         """The whole answers to known pulls that ``buffer[start:end]`` begins with: (where these end, the first
-        one's request and header, the frames, notes), or None. Nothing else is done. Raises OverflowError for a
-        flag that is none of those in a table.
+        one's request and header, the frames, what is given), or None. Nothing else is done. Raises OverflowError
+        for a flag that is none of those in a table.
 
         ``limit``: no frame is longer; ``known``: what is known, and ``pull_at``'s marks. ``rules``: of the
         first one's request and header, what holds for all that have the same words but for the queue: the
         codes wanted, the flags of topic and group, the Maps, the queues by topic and number, and the
         log; None: the ordinary way has to look. ``most`` are answered, and none once the frames have more
-        than ``room`` bytes. A note: queue, commit offset, next offset, records, their bytes, and when the
-        first of these was stored.
+        than ``room`` bytes. Given: bytes of the frames; the queues with their commit offsets, and with their next
+        ones; whether any of the former is beyond its next one; records, their bytes, and when the first of each
+        pull was stored.
         """
         cdef dict pulls = known[0]
         cdef tuple marks = known[1], found = None
@@ -59,11 +60,12 @@ cdef class PullHeads:
         cdef int64_t[PULL_NUMBERS] numbers
         cdef Chosen chosen
         cdef Py_ssize_t stop, head_bytes
-        cdef bint binary
+        cdef bint binary, guarded = False, beyond = False
         cdef bytes frame
-        cdef list frames = [], notes = []
+        cdef int64_t size = 0, records = 0, records_bytes = 0
+        cdef list frames = [], commits = [], reached = [], stored = []
         first_request = first_header = None
-        while len(frames) < most and room >= 0:
+        while len(frames) < most and size <= room:
             pull = _known_at(buffer, start, end, limit, pulls, marks, values, &stop, &binary)
             if pull is None:
                 break
@@ -77,6 +79,7 @@ cdef class PullHeads:
                     break
                 first_request, first_header = request, header
                 numbers[3], numbers[4] = found[1], found[2]
+                guarded = keelmq_guard_stands()
             elif not _same_words(first_request, first_header, request, header):
                 break
             numbers[1] = standing[STANDING_FIRST]
@@ -86,22 +89,30 @@ cdef class PullHeads:
             if queue is None:
                 break
             frame = self.answer(found[3], queue, found[5], values[0], standing[STANDING_MOST], found[0], binary,
-                                <int32_t>values[2], numbers, &chosen, &head_bytes)
+                                <int32_t>values[2], numbers, guarded, &chosen, &head_bytes)
             if frame is None:
                 break
             frames.append(frame)
-            notes.append((header.queue_id, values[1], chosen.following, chosen.count, chosen.total,
-                          _stored_ms(<const uint8_t *>PyBytes_AS_STRING(frame) + head_bytes)))
-            room -= PyBytes_GET_SIZE(frame)
+            commits.append((header.queue_id, values[1]))
+            reached.append((header.queue_id, chosen.following))
+            stored.append(_stored_ms(<const uint8_t *>PyBytes_AS_STRING(frame) + head_bytes))
+            beyond |= values[1] > chosen.following
+            records += chosen.count
+            records_bytes += chosen.total
+            size += PyBytes_GET_SIZE(frame)
             start = stop
-        return (start, first_request, first_header, frames, notes) if frames else None
+        if not frames:
+            return None
+        given = size, commits, reached, beyond, records, records_bytes, stored
+        return start, first_request, first_header, frames, given
 
     cdef bytes answer(self, Maps maps, queue, log, int64_t at, tuple most, codes, bint binary, int32_t opaque,
-                      int64_t *numbers, Chosen *found, Py_ssize_t *head_bytes):
+                      int64_t *numbers, bint guarded, Chosen *found, Py_ssize_t *head_bytes):
         """The whole answer of what ``read_plain`` gives. None: something is not plain.
 
         ``most``: entries looked at, records and bytes; ``numbers``: as ``put_head`` writes them; there are
-        the flags and, as the least offset, the one below which the consumer is told of none.
+        the flags and, as the least offset, the one below which the consumer is told of none. ``guarded``: see
+        ``Maps.lend``.
         """
         cdef uint8_t[PULL_HEAD_MAX] head
         cdef bytes frame
@@ -116,7 +127,7 @@ cdef class PullHeads:
         head_bytes[0] = self.put_head(head, binary, opaque, numbers, <int32_t>found.total)
         frame = PyBytes_FromStringAndSize(NULL, head_bytes[0] + <Py_ssize_t>found.total)
         memcpy(PyBytes_AS_STRING(frame), head, head_bytes[0])
-        if not _copy(found, maps, <uint8_t *>PyBytes_AS_STRING(frame) + head_bytes[0]):
+        if not _copy(found, maps, <uint8_t *>PyBytes_AS_STRING(frame) + head_bytes[0], guarded):
             return None
         return frame
 

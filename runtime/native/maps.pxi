@@ -70,9 +70,10 @@ cdef class Maps:
                 munmap(self._slices[k].p, MAPPED_BYTES)
                 self._slices[k].p = NULL
 
-    cdef bint lend(self) noexcept:
-        """Whether this thread may read through them, until it gives them back."""
-        if self._lent or not keelmq_guard_stands():
+    cdef bint lend(self, bint guarded) noexcept:
+        """Whether this thread may read through them, until it gives them back. ``guarded``: for a moment it is
+        known that the guard stands: the pulls of one read ask the system once."""
+        if self._lent or not (guarded or keelmq_guard_stands()):
             return False
         self._lent = True
         return True

@@ -44,7 +44,7 @@ def read_plain(Maps maps, queue, log, int64_t at, int64_t looked_at, int count_m
     if not _look(&found, maps, queue, log, at, looked_at, count_max, bytes_max, codes):
         return None
     records = PyBytes_FromStringAndSize(NULL, <Py_ssize_t>found.total)
-    if not _copy(&found, maps, <uint8_t *>PyBytes_AS_STRING(records)):
+    if not _copy(&found, maps, <uint8_t *>PyBytes_AS_STRING(records), False):
         return None
     return records, found.count, found.following
 
@@ -130,7 +130,7 @@ def gather(int descriptor, const uint8_t[::1] entries, int64_t first, bint whole
     if n == 0 or not _choose(&found, &entries[0], n, first, whole, span[2], count_max, bytes_max, codes):
         return None
     records = PyBytes_FromStringAndSize(NULL, <Py_ssize_t>found.total)
-    if not _copy(&found, None, <uint8_t *>PyBytes_AS_STRING(records)):
+    if not _copy(&found, None, <uint8_t *>PyBytes_AS_STRING(records), False):
         return None
     return records, found.count, found.following
 
@@ -172,10 +172,11 @@ cdef bint _choose(Chosen *found, const uint8_t *entries, Py_ssize_t n, int64_t f
     return found.count > 0 and (full or whole)
 
 
-cdef bint _copy(const Chosen *found, Maps maps, uint8_t *p) except -1:
-    """Put the records at ``p``; False: they are not what their entries name, or cannot be read."""
+cdef bint _copy(const Chosen *found, Maps maps, uint8_t *p, bint guarded) except -1:
+    """Put the records at ``p``; False: they are not what their entries name, or cannot be read. ``guarded``: see
+    ``Maps.lend``."""
     cdef int i
-    cdef bint right, lent = maps is not None and maps.lend()
+    cdef bint right, lent = maps is not None and maps.lend(guarded)
     with nogil:
         right = _fetch(found, p, maps, lent)
     if lent:

@@ -50,6 +50,14 @@ class Histogram:
             counts[bisect_left(bounds, seconds)] += 1
             self._sum += seconds
 
+    def observe_since(self, at_ms: Iterable[int], now_ms: int) -> None:
+        """``observe`` how long ago each of a few was."""
+        bounds, counts = self._bounds, self._counts
+        for one_ms in at_ms:
+            seconds = (now_ms - one_ms) / 1000 if now_ms > one_ms else 0.0
+            counts[bisect_left(bounds, seconds)] += 1
+            self._sum += seconds
+
     def observe_counted(self, counts: Sequence[int], total: float) -> None:
         """Many more, counted elsewhere by the same bounds: ``counts`` are those at most each bound and above
         the one before it, and those above all; ``total`` is their sum."""

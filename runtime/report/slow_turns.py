@@ -34,11 +34,11 @@ class Answers:
         self._by: dict[tuple[str, str], Histogram] = {}
         self._by_code: dict[tuple[str, int], Histogram] = {}  # the same, of answers' codes that are known
 
-    def observe(self, what: str, answer: int, took_s: float, times: int = 1) -> None:
-        found = self._by_code.get((what, answer)) or self._of(what, answer)
-        found.observe(took_s, times)
-
-    def _of(self, what: str, answer: int) -> Histogram:
+    def of(self, what: str, answer: int) -> Histogram:
+        """Of requests with this answer."""
+        found = self._by_code.get((what, answer))
+        if found is not None:
+            return found
         label = answer_label_of(answer)
         found = self._by.setdefault((what, label), Histogram(ANSWERS_S))
         if label != UNKNOWN:
@@ -105,7 +105,7 @@ class SlowTurns:
     def on_answered(self, request: str, client: str, took_s: float, answer: int = 0, times: int = 1) -> None:
         """A request has its answer, of this code; or so many have, together. ``request``: the name of its
         own."""
-        self.answers.observe(request, answer, took_s, times)
+        self.answers.of(request, answer).observe(took_s, times)
         if took_s * 1000 >= self.requests.least_ms and request not in HELD:
             self.requests.note(request, client, took_s * 1000)
 

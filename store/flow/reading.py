@@ -154,6 +154,7 @@ class Reader:
         self._log = files.log
         self._damage = files.damage
         self._queues = files.queues
+        self._table = files.queues.table()
         self._index = files.index
         module = compiled()
         self._maps = None if module is None else module.Maps()
@@ -215,7 +216,7 @@ class Reader:
         ``get`` has to."""
         if self._maps is None or self._damage.ranges or topic.startswith(LMQ_PREFIX):
             return None
-        return self._maps, self._queues.table(), self._log
+        return self._maps, self._table, self._log
 
     def _read(
         self,

@@ -35,10 +35,19 @@ def test_many_at_once_count_as_one_by_one(parts: list[list[int]]) -> None:
     assert at_once.to_json() == one_by_one.to_json()
 
 
+@given(st.lists(st.integers(0, 10**6)), st.integers(0, 10**6))
+def test_how_long_ago_counts_as_one_by_one(at_ms: list[int], now_ms: int) -> None:
+    at_once, one_by_one = Histogram(), Histogram()
+    at_once.observe_since(at_ms, now_ms)
+    for one_ms in at_ms:
+        one_by_one.observe((now_ms - one_ms) / 1000)
+    assert at_once.to_json() == one_by_one.to_json()
+
+
 def test_answers_are_told_by_request_and_by_their_codes() -> None:
     answers = Answers()
     for code, took_s in ((0, 0.002), (0, 0.5), (1, 0.0065), (31_337, 4.0), (31_338, 4.0)):
-        answers.observe("PULL_MESSAGE", code, took_s)
+        answers.of("PULL_MESSAGE", code).observe(took_s)
     told = answers.to_json()["PULL_MESSAGE"]
     assert (told["counts"][-1], round(told["sum"], 4)) == (5, 8.5085)
     assert told["counts"][told["bounds"].index(0.007)] == 2

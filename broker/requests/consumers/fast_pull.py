@@ -249,8 +249,9 @@ class FastReads:
         self._guard = guard
         self._known = KnownPulls()
         self._heads = compiled_heads()
-        self._whole = None if self._heads is None else WholeAnswers(context, self._heads)
-        self._frame_bytes_max = sends.config.frame_bytes_max
+        self._frame_bytes_max = most = sends.config.frame_bytes_max
+        heads, marked = self._heads, self._known.marked
+        self._whole = None if heads is None else WholeAnswers(context, heads, marked, most)
         self.process: Join = sends.join_or(self._process, self._pulls_behind)
         """``_process``; a read that joins an open turn takes no step of it."""
 
@@ -260,7 +261,11 @@ class FastReads:
         """See FastPath.process. An earlier request of the connection that is still to begin goes first, and
         so does one that was left before: the rest is left with it."""
         if PULLS in connection.attributes:
-            start = self._pulls_first(connection, buffer, start, end)
+            # Of a consumer's read nearly always all.
+            if self._whole is not None:
+                start = self._whole_first(self._whole, connection, buffer, start, end)
+            if start < end:
+                start = self._pulls_first(connection, buffer, start, end)
             if start == end:
                 return start, []
         found = self._sends.process(connection, buffer, start, end)
@@ -284,14 +289,11 @@ class FastReads:
         return at, left
 
     def _pulls_first(self, connection: Connection, buffer: bytes | bytearray, start: int, end: int) -> int:
-        """Where the pulls end that a consumer's read begins with: for them alone the way of sends is long."""
+        """Where the pulls end that a consumer's read begins with, the first of which compiled code left: for
+        them alone the way of sends is long."""
         frame_bytes_max, find_at = self._frame_bytes_max, self._known.find_at
         try:
             while start < end:
-                if self._whole is not None:
-                    start = self._whole_first(self._whole, connection, buffer, start, end)
-                    if start == end:
-                        break
                 found = find_at(buffer, start, end, frame_bytes_max)
                 if found is not None:
                     stop, request, header = found
@@ -304,6 +306,8 @@ class FastReads:
                     if not stop or not self._take(connection, bytes(buffer[start:stop])):
                         break
                 start = stop
+                if self._whole is not None and start < end:
+                    start = self._whole_first(self._whole, connection, buffer, start, end)
         except PeerError:
             pass  # the same bytes end the connection in a moment
         return start
@@ -314,14 +318,19 @@ class FastReads:
         """``_pulls_first`` of those that compiled code answers; the same rules as ``_may_begin``."""
         guard = self._guard
         slow, starts, made = guard.slow, guard.starts, guard.made
-        while start < end and not connection.handling:
-            room = min(MADE_BYTES_MAX - made.size, UNSENT_BYTES_HIGH - connection.untaken)
+        while start < end:
+            room, made_room = connection.room_for(UNSENT_BYTES_HIGH), MADE_BYTES_MAX - made.size
+            if made_room < room:
+                room = made_room
             most = starts.known_room() if room >= 0 else 0
             if not most:
                 break
             began_ms = slow.now_ms()
             try:
-                answers = whole.to(buffer, start, end, self._known.marked, self._frame_bytes_max, most, room)
+                try:
+                    answers = whole.to(buffer, start, end, most, room)
+                except OverflowError:
+                    break  # a flag may be any number that was once in a table's file
                 if answers is None:
                     break
                 now_ms = slow.now_ms()
@@ -329,11 +338,10 @@ class FastReads:
             except Exception:
                 guard.complaints.log_of_mistakes.exception("pulls from %s failed", connection.remote)
                 break  # the ordinary way says so to each
-            start, request, _, frames, _ = answers
-            size = sum(map(len, frames))
-            starts.begun_known(len(frames), now_ms - began_ms, now_ms)
-            took_s = (now_ms - began_ms) / 1000
-            slow.on_answered(_NAME_OF[request.code], connection.remote, took_s, times=len(frames))
+            start, request, _, frames, given = answers
+            count, took_ms, size = len(frames), now_ms - began_ms, given[0]
+            starts.begun_known(count, took_ms, now_ms)
+            slow.on_answered(_NAME_OF[request.code], connection.remote, took_ms / 1000, times=count)
             connection.write_all(frames, size)
             if size >= LONG_ANSWER_BYTES:
                 made.add(size)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from broker.context import BrokerContext
 from broker.requests.answers import dialect
-from broker.requests.consumers.pull_heads import Note
 from broker.state.current_role import HANDING_OVER
 from broker.upkeep.acting import ONLY_FORWARD
 from model.codes import Request, Response
@@ -144,19 +143,16 @@ def note_offset(context: BrokerContext, group: str, topic: str, queue_id: int, o
     return True
 
 
-def note_offsets(context: BrokerContext, group: str, topic: str, notes: list[Note]) -> None:
+def note_offsets(
+    context: BrokerContext, group: str, topic: str, commits: list[tuple[int, int]], *, beyond: bool
+) -> None:
     """``note_offset`` of pulls that were answered, of a group that has offsets in the topic; nothing at a
-    broker that keeps none."""
-    if not context.role_state.is_master or context.offsets.resets.count:
-        for note in notes if context.role_state.keeps_offsets else ():
-            note_offset(context, group, topic, note[0], note[1])
-        return
-    told = []
-    for queue_id, offset, reached, _, _, _ in notes:
-        if offset > reached:
-            offset = min(offset, context.store.next_offset(topic, queue_id))  # see ``note_offset``
-        told.append((queue_id, offset))
-    context.offsets.commit_all(group, topic, told)
+    broker that keeps none. ``beyond``: an offset may be behind the end of its queue."""
+    if beyond or not context.role_state.is_master or context.offsets.resets.count:
+        for queue_id, offset in commits if context.role_state.keeps_offsets else ():
+            note_offset(context, group, topic, queue_id, offset)
+    else:
+        context.offsets.commit_all(group, topic, commits)
 
 
 def earliest_ms(context: BrokerContext, topic: str, queue_id: int) -> int:

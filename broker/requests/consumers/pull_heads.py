@@ -18,20 +18,24 @@ from remoting.headers import PullAnswer, PullHeader
 from store.files.compiled import compiled
 
 
-class Note(NamedTuple):
-    """What is left behind by a pull that was answered; compiled code makes plain tuples of it."""
+class Given(NamedTuple):
+    """What pulls of a topic were answered with; compiled code makes plain tuples of it."""
 
-    queue_id: int
-    commit_offset: int
-    next_offset: int
+    frames_bytes: int
+    commits: list[tuple[int, int]]
+    """Queue, and what its group is said to be behind."""
+    reached: list[tuple[int, int]]
+    """Queue, and where it is read on."""
+    beyond: bool
+    """One of the former is behind its latter."""
     records: int
     records_bytes: int
-    stored_ms: int
-    """When the first of them was stored."""
+    stored_ms: list[int]
+    """When the first record of each pull was stored."""
 
 
-Answers = tuple[int, Command, PullHeader, list[bytes], list[Note]]
-"""Where the pulls end, of the first one request and header, the frames, and what is left behind."""
+Answers = tuple[int, Command, PullHeader, list[bytes], Given]
+"""Where the pulls end, of the first one request and header, the frames, and what they give."""
 
 _OPAQUE: Final = 111111106
 _NUMBERS: Final = (111111101, 111111102, 111111103, 111111104, 111111105)

@@ -9,6 +9,8 @@ few calls of Python then.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from broker.context import BrokerContext
@@ -25,28 +27,16 @@ Known = tuple[dict[Any, Any], tuple[bytes, ...]]
 class WholeAnswers:
     """Makes them of one broker's queues."""
 
-    def __init__(self, context: BrokerContext, heads: PullHeads) -> None:
+    def __init__(self, context: BrokerContext, heads: PullHeads, known: Known, frame_bytes_max: int) -> None:
         self._context = context
-        self._make = heads.answers
-
-    def to(
-        self,
-        buffer: bytes | bytearray,
-        start: int,
-        end: int,
-        known: Known,
-        frame_bytes_max: int,
-        most: int,
-        room: int,
-    ) -> Answers | None:
-        """The frames that answer the pulls ``buffer[start:end]`` begins with, ``most`` at most and none once
-        they have more than ``room`` bytes. The caller ``note``s them. None: nothing was done.
+        self.to: Callable[[bytes | bytearray, int, int, int, int], Answers | None] = partial(
+            heads.answers, frame_bytes_max, known, self._rules
+        )
+        """``to(buffer, start, end, most, room)``: the frames that answer the pulls ``buffer[start:end]``
+        begins with, ``most`` at most and none once they have more than ``room`` bytes. The caller ``note``s
+        them. None, or OverflowError as of ``answers``: nothing was done.
 
         Whoever asks may see the topic: see ``Trust.need_seen``."""
-        try:
-            return self._make(buffer, start, end, frame_bytes_max, known, self._rules, most, room)
-        except OverflowError:
-            return None  # a flag may be any number that was once in a table's file
 
     def _rules(self, request: Command, header: PullHeader) -> tuple[Any, ...] | None:
         """See ``answers`` of the module."""
@@ -64,9 +54,10 @@ class WholeAnswers:
 
     def note(self, answers: Answers, began_ms: float, now_ms: float) -> None:
         """What pulls leave behind. Of the monotonic clock: when the first of them began, and now."""
-        _, _, header, _, notes = answers
-        context, standing = self._context, header.standing
-        context.stats.took(now_ms - began_ms)
+        _, _, header, _, (_, commits, reached, beyond, records, records_bytes, stored_ms) = answers
+        context, standing, group, topic = self._context, header.standing, header.group, header.topic
+        if now_ms - began_ms > context.stats.get_longest_ms:
+            context.stats.took(now_ms - began_ms)
         if isinstance(standing, Standing) and standing.commits:
-            note_offsets(context, header.group, header.topic, notes)
-        context.gave_all(header.group, header.topic, notes, now_ms)
+            note_offsets(context, group, topic, commits, beyond=beyond)
+        context.gave_all(group, topic, reached, records, records_bytes, stored_ms, now_ms)

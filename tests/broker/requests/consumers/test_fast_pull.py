@@ -321,6 +321,9 @@ class Free:
         self.sent: list[Command] = []
         self.send = self.sent.append
 
+    def room_for(self, most: int) -> int:
+        return -1 if self.handling else most - self.untaken
+
     def write(self, data: bytes) -> None:
         """An answer that was encoded already."""
         self.sent.append(decode(data))

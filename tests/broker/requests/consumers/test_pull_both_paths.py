@@ -48,6 +48,9 @@ class Sink:
         self.closed = self.goes_first = False
         self.written = b""
 
+    def room_for(self, most: int) -> int:
+        return -1 if self.handling else most - self.untaken
+
     def write(self, data: bytes) -> None:
         self.written += data
 
@@ -109,7 +112,7 @@ class Way:
                 self.together_max = max(self.together_max, count)
                 return found
 
-            made.to = counted  # type: ignore[method-assign, assignment]
+            made.to = counted
 
     def _read_plain(self, *asked: Any) -> tuple[bytes, int, int] | None:
         found: tuple[bytes, int, int] | None = self._module.read_plain(self._maps, *asked)
