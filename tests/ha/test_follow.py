@@ -129,6 +129,8 @@ def test_whatever_a_master_says_the_log_grows_at_its_end_and_keeps_what_is_prove
                 assert slave.cut_to is not None
                 assert slave.cut_to >= min(confirmed, whole), "no further back than to the last whole record"
                 assert following.agreed, "what lies before the cut was compared"
+            if slave.reseed is not None:
+                return  # a broker ends the link there
             end = following.ack(slave.reach, always=data.draw(st.booleans()))
             if end is not None:
                 assert said <= end <= slave.end
